@@ -1,0 +1,557 @@
+//! The table: every state and every input; every deadline one microsecond early, on time and late; and what holds for any run.
+
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+use std::format;
+
+use proptest::prelude::*;
+
+use super::{OPINION_LASTS, Step, step};
+use crate::CONFIRM;
+use crate::effect::{Counter, Effect};
+use crate::input::{Input, Probe, Reply, Warning};
+use crate::plan::{Plan, Preset};
+use crate::record::{Distrust, DistrustReason, EventName, Path, Reading, Record, RollCall};
+use crate::registry::ROLL_CALL_WAIT;
+use crate::state::{FaultReason, State, StateName, Verdict};
+use crate::time::Instant;
+
+const START: Instant = Instant::from_micros(1_000_000_000);
+const MICROSECOND: Duration = Duration::from_micros(1);
+const SECOND: Duration = Duration::from_secs(1);
+const WHOLE: RollCall = RollCall { answered: 3, expected: 3, newcomers: 0 };
+const MISSING: RollCall = RollCall { answered: 2, expected: 3, newcomers: 0 };
+
+fn busy(active: u64) -> Reading {
+    Reading { active, roll_call: WHOLE }
+}
+
+fn idle() -> Reading {
+    busy(0)
+}
+
+fn plan(fields: &[(&str, &str)]) -> Plan {
+    Plan::preset(Preset::Haproxy).with(fields.iter().copied()).unwrap()
+}
+
+/// The record after one input.
+fn after(record: &Record, now: Instant, reading: Reading, input: Input) -> Record {
+    step(record, now, reading, &input).record
+}
+
+fn tick(record: &Record, now: Instant, reading: Reading) -> Record {
+    after(record, now, reading, Input::Tick)
+}
+
+fn draining(fields: &[(&str, &str)]) -> Record {
+    after(&Record::open(START), START, busy(2), Input::Drain(plan(fields)))
+}
+
+fn closing(fields: &[(&str, &str)]) -> Record {
+    after(&draining(fields), START, busy(2), Input::CloseLb)
+}
+
+/// OPEN, DRAINING, CLOSING, CLOSED and FAULT, each entered at START or a little later, with nothing due.
+pub(crate) fn one_of_each_state() -> Vec<Record> {
+    let fault = tick(&draining(&[("deadline_ms", "1")]), START.after(Duration::from_millis(1)), busy(2));
+    let records =
+        [Record::open(START), draining(&[]), closing(&[]), after(&closing(&[]), START, busy(2), Input::Close), fault];
+    assert_eq!(records.clone().map(|record| record.state.name()), StateName::ALL);
+    records.into()
+}
+
+fn all_inputs() -> Vec<(&'static str, Input)> {
+    let probe = |path| Input::Probe(Probe { path, prober: Some("10.0.0.1".to_owned()) });
+    [
+        ("drain", Input::Drain(plan(&[]))),
+        ("close-lb", Input::CloseLb),
+        ("close", Input::Close),
+        ("reopen", Input::Reopen),
+        ("probe balancer", probe(Path::Balancer)),
+        ("probe readiness", probe(Path::Readiness)),
+        ("envoy drain started", Input::EnvoyDrainStarted),
+        ("observe 0", Input::Observe(0)),
+        ("distrust", Input::Distrust(DistrustReason::Trap)),
+        ("tick", Input::Tick),
+    ]
+    .into()
+}
+
+/// The outcome of a step in the words of the table below.
+fn outcome(step: &Step) -> String {
+    let state = step.record.state.name();
+    match &step.reply {
+        Reply::Accepted { warnings } if warnings.is_empty() => format!("{state} 200"),
+        Reply::Accepted { warnings } => format!("{state} 200 {warnings:?}"),
+        Reply::Refused(refusal) => format!("{state} 409 {refusal:?}"),
+        Reply::Answer(answer) => format!("{state} {}", answer.status),
+        Reply::Noted => format!("{state} noted"),
+    }
+}
+
+#[test]
+fn every_state_and_every_input() {
+    const TABLE: &str = "
+        drain               | DRAINING 200        | DRAINING 200            | CLOSING 200                       | CLOSED 200               | FAULT 200
+        close-lb            | OPEN 409 NotDraining| CLOSING 200             | CLOSING 200                       | CLOSED 200               | FAULT 200
+        close               | OPEN 409 NotDraining| DRAINING 409 BalancerNotTold | CLOSED 200                   | CLOSED 200               | CLOSED 200
+        reopen              | OPEN 200            | OPEN 200                | OPEN 200 [BalancerMayHaveNoticed] | CLOSED 409 AlreadyClosed | OPEN 200 [BalancerMayHaveNoticed]
+        probe balancer      | OPEN 200            | DRAINING 200            | CLOSING 503                       | CLOSED 503               | FAULT 503
+        probe readiness     | OPEN 200            | DRAINING 200            | CLOSING 200                       | CLOSED 503               | FAULT 200
+        envoy drain started | OPEN 200            | DRAINING 200            | CLOSING 200                       | CLOSED 200               | FAULT 200
+        observe 0           | OPEN 200            | DRAINING 200            | CLOSING 200                       | CLOSED 200               | FAULT 200
+        distrust            | OPEN noted          | DRAINING noted          | CLOSING noted                     | CLOSED noted             | FAULT noted
+        tick                | OPEN noted          | DRAINING noted          | CLOSING noted                     | CLOSED noted             | FAULT noted";
+    let rows: Vec<Vec<&str>> = TABLE.trim().lines().map(|line| line.split('|').map(str::trim).collect()).collect();
+    let inputs = all_inputs();
+    assert_eq!(rows.len(), inputs.len());
+    for (row, (name, input)) in rows.iter().zip(&inputs) {
+        assert_eq!(row[0], *name);
+        for (expected, record) in row[1..].iter().zip(one_of_each_state()) {
+            let now = record.state.since();
+            let done = step(&record, now, busy(2), input);
+            assert_eq!(outcome(&done), *expected, "{name} in {}", record.state.name());
+            let moved = done.record.state.name() != record.state.name();
+            let logged = done.effects.iter().filter(|effect| matches!(effect, Effect::Log(_))).count();
+            assert_eq!(logged, usize::from(moved), "{name}: a transition is logged once, and nothing else is");
+        }
+    }
+}
+
+/// Asserts what a tick makes of `record` one microsecond before `due`, at it, and one after.
+fn at_the_bound(record: &Record, due: Instant, reading: Reading, before: StateName, then: StateName) {
+    let early = Instant::from_micros(due.as_micros() - 1);
+    assert_eq!(tick(record, early, reading).state.name(), before, "1 us early");
+    assert_eq!(tick(record, due, reading).state.name(), then, "on time");
+    assert_eq!(tick(record, due.after(MICROSECOND), reading).state.name(), then, "1 us late");
+}
+
+#[test]
+fn zero_must_last_for_settle() {
+    let record = tick(&draining(&[("settle_ms", "1000")]), START.after(SECOND), idle());
+    let due = START.after(2 * SECOND);
+    at_the_bound(&record, due, idle(), StateName::Draining, StateName::Closing);
+    assert_eq!(record.deadline(START.after(SECOND)), Some(due).min(Some(START.after(ROLL_CALL_WAIT))));
+}
+
+#[test]
+fn without_settle_zero_must_still_last_for_one_turn_of_the_loop() {
+    let record = tick(&draining(&[("settle_ms", "0")]), START, idle());
+    at_the_bound(&record, START.after(CONFIRM), idle(), StateName::Draining, StateName::Closing);
+}
+
+#[test]
+fn a_request_in_between_starts_the_settling_again() {
+    let record = tick(&draining(&[("settle_ms", "1000")]), START, idle());
+    let record = tick(&record, START.after(SECOND / 2), busy(1));
+    assert_eq!(tick(&record, START.after(SECOND), busy(1)).state.name(), StateName::Draining);
+    let record = tick(&record, START.after(SECOND), idle());
+    at_the_bound(&record, START.after(2 * SECOND), idle(), StateName::Draining, StateName::Closing);
+}
+
+#[test]
+fn a_deadline_with_requests_in_flight_is_a_fault_with_their_number() {
+    let record = draining(&[("deadline_ms", "5000")]);
+    let due = START.after(5 * SECOND);
+    at_the_bound(&record, due, busy(7), StateName::Draining, StateName::Fault);
+    let done = step(&record, due, busy(7), &Input::Tick);
+    assert_eq!(done.record.verdict(), Some(Verdict::Fault { reason: FaultReason::Deadline, active: Some(7) }));
+    assert!(done.effects.contains(&Effect::Count(Counter::FaultsDeadline)));
+}
+
+#[test]
+fn a_deadline_at_zero_closes_although_it_has_not_settled() {
+    let record = draining(&[("deadline_ms", "5000"), ("settle_ms", "60000")]);
+    let due = START.after(5 * SECOND);
+    at_the_bound(&record, due, idle(), StateName::Draining, StateName::Closing);
+    assert_eq!(tick(&record, due, idle()).verdict(), Some(Verdict::Clean));
+}
+
+#[test]
+fn a_roll_call_that_stays_incomplete_is_distrust_and_never_idle() {
+    let record = draining(&[("settle_ms", "0")]);
+    let missing = Reading { active: 0, roll_call: MISSING };
+    let due = START.after(ROLL_CALL_WAIT);
+    for (now, distrusted) in
+        [(Instant::from_micros(due.as_micros() - 1), false), (due, true), (due.after(MICROSECOND), true)]
+    {
+        let record = tick(&record, now, missing);
+        assert_eq!(record.state.name(), StateName::Draining);
+        assert_eq!(record.distrust.map(|distrust| distrust.reason), distrusted.then_some(DistrustReason::RollCall));
+    }
+    let record = tick(&record, due, missing);
+    let much_later = tick(&record, due.after(3600 * SECOND), missing);
+    assert_eq!(much_later.state.name(), StateName::Draining);
+}
+
+#[test]
+fn who_comes_after_the_drain_began_mends_no_distrust() {
+    let missing = Reading { active: 0, roll_call: MISSING };
+    let newcomer = Reading { active: 0, roll_call: RollCall { newcomers: 1, ..WHOLE } };
+    let record = tick(&draining(&[("settle_ms", "0")]), START.after(ROLL_CALL_WAIT), missing);
+    let record = tick(&record, START.after(3 * SECOND), newcomer);
+    assert_eq!(record.distrust.map(|distrust| distrust.reason), Some(DistrustReason::RollCall));
+    assert_eq!(tick(&record, START.after(4 * SECOND), newcomer).state.name(), StateName::Draining);
+}
+
+#[test]
+fn an_answer_that_was_only_late_is_believed() {
+    let missing = Reading { active: 0, roll_call: MISSING };
+    let record = tick(&draining(&[("settle_ms", "0")]), START.after(ROLL_CALL_WAIT), missing);
+    let late = START.after(3 * SECOND);
+    let done = step(&record, late, idle(), &Input::Tick);
+    assert_eq!(done.record.distrust, None);
+    assert!(done.effects.contains(&Effect::LogTrust(record.distrust.unwrap())), "{:?}", done.effects);
+    let end = tick(&done.record, late.after(CONFIRM), idle());
+    assert_eq!(end.verdict(), Some(Verdict::Clean));
+}
+
+#[test]
+fn a_lasting_distrust_is_not_mended_by_a_roll_call() {
+    let record = after(&draining(&[("settle_ms", "0")]), START, idle(), Input::Distrust(DistrustReason::Trap));
+    assert!(tick(&record, START.after(3 * SECOND), idle()).distrust.is_some());
+}
+
+#[test]
+fn a_late_answer_within_the_wait_is_in_time() {
+    let record = draining(&[("settle_ms", "0")]);
+    let record = tick(&record, START.after(SECOND), Reading { active: 0, roll_call: MISSING });
+    let record = tick(&record, START.after(SECOND), idle());
+    assert_eq!(tick(&record, START.after(SECOND).after(CONFIRM), idle()).state.name(), StateName::Closing);
+}
+
+#[test]
+fn nobody_counting_is_not_idle() {
+    let nobody = Reading { active: 0, roll_call: RollCall { answered: 0, expected: 0, newcomers: 0 } };
+    let record = draining(&[("settle_ms", "0"), ("deadline_ms", "60000")]);
+    let record = tick(&record, START.after(3 * SECOND), nobody);
+    assert_eq!(record.state.name(), StateName::Draining);
+    assert_eq!(record.distrust.map(|distrust| distrust.reason), Some(DistrustReason::RollCall));
+    let end = tick(&record, START.after(60 * SECOND), nobody);
+    let reason = FaultReason::Distrust(DistrustReason::RollCall);
+    assert_eq!(end.verdict(), Some(Verdict::Fault { reason, active: None }));
+}
+
+#[test]
+fn a_deadline_before_the_roll_call_is_over_is_no_clean_end() {
+    let record = draining(&[("deadline_ms", "1000")]);
+    let end = tick(&record, START.after(SECOND), Reading { active: 0, roll_call: MISSING });
+    let reason = FaultReason::Distrust(DistrustReason::RollCall);
+    assert_eq!(end.verdict(), Some(Verdict::Fault { reason, active: None }));
+}
+
+#[test]
+fn a_distrusted_drain_believes_a_second_opinion_and_says_so() {
+    let record = after(&draining(&[("settle_ms", "1000")]), START, idle(), Input::Distrust(DistrustReason::Trap));
+    assert_eq!(
+        tick(&record, START.after(9 * SECOND), idle()).state.name(),
+        StateName::Draining,
+        "own zero is not believed"
+    );
+    let record = after(&record, START, busy(4), Input::Observe(0));
+    at_the_bound(&record, START.after(SECOND), busy(4), StateName::Draining, StateName::Closing);
+    let verdict = tick(&record, START.after(SECOND), busy(4)).verdict();
+    assert_eq!(verdict, Some(Verdict::SecondOpinion { distrust: DistrustReason::Trap }));
+}
+
+#[test]
+fn a_second_opinion_of_work_ends_the_settling() {
+    let record = after(&draining(&[("settle_ms", "1000")]), START, idle(), Input::Distrust(DistrustReason::Trap));
+    let record = after(&record, START, idle(), Input::Observe(0));
+    let record = after(&record, START.after(SECOND / 2), idle(), Input::Observe(3));
+    assert_eq!(tick(&record, START.after(2 * SECOND), idle()).state.name(), StateName::Draining);
+}
+
+#[test]
+fn an_old_opinion_is_no_opinion() {
+    let fields = [("settle_ms", "60000"), ("deadline_ms", "30000")];
+    let record = after(&draining(&fields), START, idle(), Input::Distrust(DistrustReason::Gauge));
+    let deadline = START.after(30 * SECOND);
+    for (age, expected) in [
+        (OPINION_LASTS - MICROSECOND, StateName::Closing),
+        (OPINION_LASTS, StateName::Closing),
+        (OPINION_LASTS + MICROSECOND, StateName::Fault),
+    ] {
+        let brought = Instant::from_micros(deadline.as_micros() - age.as_micros() as u64);
+        let record = after(&record, brought, idle(), Input::Observe(0));
+        assert_eq!(tick(&record, deadline, idle()).state.name(), expected, "{age:?} old");
+    }
+}
+
+#[test]
+fn an_opinion_brought_without_distrust_decides_nothing() {
+    let record = after(&draining(&[("settle_ms", "0")]), START, busy(1), Input::Observe(0));
+    assert_eq!(tick(&record, START.after(SECOND), busy(1)).state.name(), StateName::Draining);
+}
+
+#[test]
+fn nothing_enters_fault_from_open() {
+    for reason in [DistrustReason::RollCall, DistrustReason::Trap, DistrustReason::Gauge, DistrustReason::Config] {
+        let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
+        let record = tick(&record, START.after(3600 * SECOND), Reading { active: 0, roll_call: MISSING });
+        assert_eq!(record.state.name(), StateName::Open);
+        assert_eq!(record.answer(Path::Balancer).status, 200);
+        assert_eq!(record.distrust, Some(Distrust { reason, since: START }));
+    }
+}
+
+#[test]
+fn a_lasting_reason_replaces_a_missing_answer_and_not_the_other_way_round() {
+    let record = after(&Record::open(START), START, idle(), Input::Distrust(DistrustReason::RollCall));
+    let record = after(&record, START, idle(), Input::Distrust(DistrustReason::Trap));
+    assert_eq!(record.distrust.unwrap().reason, DistrustReason::Trap);
+    let record = after(&record, START, idle(), Input::Distrust(DistrustReason::RollCall));
+    assert_eq!(record.distrust.unwrap().reason, DistrustReason::Trap);
+}
+
+#[test]
+fn a_new_drain_takes_a_new_roll_call_but_keeps_a_lasting_distrust() {
+    for (reason, kept) in [(DistrustReason::RollCall, false), (DistrustReason::Trap, true)] {
+        let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
+        let record = after(&record, START, idle(), Input::Drain(plan(&[])));
+        assert_eq!(record.distrust.is_some(), kept, "{reason:?}");
+        assert_eq!(record.drains, 1);
+    }
+}
+
+#[test]
+fn a_second_drain_restarts_no_deadline() {
+    let record = draining(&[("deadline_ms", "5000")]);
+    let again = after(&record, START.after(SECOND), busy(2), Input::Drain(plan(&[("deadline_ms", "60000")])));
+    assert_eq!(again.deadline(START.after(3 * SECOND)), Some(START.after(5 * SECOND)));
+    assert_eq!(again.drains, 1);
+}
+
+#[test]
+fn reopening_after_envoys_drain_warns_that_it_cannot_be_undone() {
+    let record = after(&draining(&[]), START, busy(1), Input::EnvoyDrainStarted);
+    let reopened = step(&record, START, busy(1), &Input::Reopen);
+    assert_eq!(reopened.reply, Reply::Accepted { warnings: [Warning::EnvoyKeepsDraining].into() });
+    let closing = after(&record, START, busy(1), Input::CloseLb);
+    let reopened = step(&closing, START, busy(1), &Input::Reopen);
+    let both = [Warning::BalancerMayHaveNoticed, Warning::EnvoyKeepsDraining];
+    assert_eq!(reopened.reply, Reply::Accepted { warnings: both.into() });
+    assert_eq!(reopened.record.envoy_drain, Some(START), "it is still draining");
+}
+
+#[test]
+fn the_hold_is_over_at_its_longest_when_nobody_probes() {
+    let record = closing(&[("hold_max_ms", "10000")]);
+    at_the_bound(&record, START.after(10 * SECOND), busy(9), StateName::Closing, StateName::Closed);
+}
+
+#[test]
+fn a_fault_may_be_left_after_its_hold_and_rings_once() {
+    let entered = START.after(Duration::from_millis(1));
+    let fault = one_of_each_state().pop().unwrap();
+    let due = entered.after(10 * SECOND);
+    assert!(!tick(&fault, Instant::from_micros(due.as_micros() - 1), busy(2)).may_exit());
+    let done = step(&fault, due, busy(2), &Input::Tick);
+    assert!(done.record.may_exit());
+    assert_eq!(done.record.state.name(), StateName::Fault);
+    assert_eq!(done.effects, [Effect::Ring]);
+    assert_eq!(step(&done.record, due.after(SECOND), busy(2), &Input::Tick).effects, []);
+}
+
+#[test]
+fn traffic_after_the_flip_never_turns_503_back() {
+    let mut record = closing(&[("hold_max_ms", "600000")]);
+    for second in 0..60 {
+        record = tick(&record, START.after(second * SECOND), busy(u64::from(second % 3)));
+        assert_eq!(record.answer(Path::Balancer).status, 503);
+    }
+}
+
+#[test]
+fn the_events_of_a_clean_drain_are_3_4_1_2_at_their_times() {
+    let record = after(&Record::open(START), START, busy(1), Input::EnvoyDrainStarted);
+    let record = after(&record, START, busy(1), Input::Drain(plan(&[("settle_ms", "500")])));
+    let zero = START.after(4 * SECOND);
+    let record = tick(&record, zero, idle());
+    let flip = zero.after(SECOND);
+    let record = tick(&record, flip, idle());
+    let end = flip.after(10 * SECOND);
+    let record = tick(&record, end, idle());
+    let events: Vec<(EventName, Instant)> = record.events.iter().map(|event| (event.event, event.at)).collect();
+    assert_eq!(
+        events,
+        [
+            (EventName::EnvoyDrainStart, START),
+            (EventName::Drain, START),
+            (EventName::ActiveZero, zero),
+            (EventName::HealthFail, flip),
+            (EventName::ReadinessFail, end),
+        ]
+    );
+}
+
+#[test]
+fn events_are_bounded_and_the_newest_stay() {
+    let mut record = Record::open(START);
+    for _ in 0..Record::EVENTS_MAX {
+        record = after(&record, START, busy(1), Input::Drain(plan(&[])));
+        record = after(&record, START, busy(1), Input::Reopen);
+    }
+    assert_eq!(record.events.len(), Record::EVENTS_MAX);
+    assert_eq!(record.events.last().unwrap().event, EventName::Reopen);
+}
+
+// What holds for any run.
+
+fn any_reading() -> impl Strategy<Value = Reading> {
+    (prop_oneof![3 => Just(0_u64), 2 => 1_u64..4], prop_oneof![4 => Just(WHOLE), 1 => Just(MISSING)])
+        .prop_map(|(active, roll_call)| Reading { active, roll_call })
+}
+
+fn any_plan() -> impl Strategy<Value = Plan> {
+    (prop_oneof![Just(0_u64), 1_u64..3_000], prop_oneof![Just(None), (1_u64..8_000).prop_map(Some)], 0_u64..6_000)
+        .prop_map(|(settle, deadline, hold_max)| Plan {
+            settle: Duration::from_millis(settle),
+            deadline: deadline.map(Duration::from_millis),
+            hold_max: Duration::from_millis(hold_max),
+            ..Plan::preset(Preset::Haproxy)
+        })
+}
+
+fn any_input() -> impl Strategy<Value = Input> {
+    let probe = (prop_oneof![Just(Path::Balancer), Just(Path::Readiness)], prop::option::of(0..4))
+        .prop_map(|(path, prober)| Input::Probe(Probe { path, prober: prober.map(|at: i32| at.to_string()) }));
+    prop_oneof![
+        3 => any_plan().prop_map(Input::Drain),
+        1 => Just(Input::CloseLb),
+        1 => Just(Input::Close),
+        1 => Just(Input::Reopen),
+        4 => probe,
+        1 => Just(Input::EnvoyDrainStarted),
+        2 => (0_u64..3).prop_map(Input::Observe),
+        1 => prop_oneof![Just(DistrustReason::Trap), Just(DistrustReason::RollCall)].prop_map(Input::Distrust),
+        8 => Just(Input::Tick),
+    ]
+}
+
+/// A run: how much later, with which reading, what.
+fn any_run() -> impl Strategy<Value = Vec<(Duration, Reading, Input)>> {
+    let later = prop_oneof![Just(0_u64), 1_u64..2_000, 1_u64..3_000_000].prop_map(Duration::from_micros);
+    prop::collection::vec((later, any_reading(), any_input()), 1..60)
+}
+
+pub(crate) fn any_record() -> impl Strategy<Value = Record> {
+    any_run().prop_map(|run| {
+        let mut now = START;
+        run.into_iter().fold(Record::open(START), |record, (later, reading, input)| {
+            now = now.after(later);
+            after(&record, now, reading, input)
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_clean_flip_is_committed_on_a_believed_zero_only(run in any_run()) {
+        let (mut now, mut record) = (START, Record::open(START));
+        for (later, reading, input) in run {
+            now = now.after(later);
+            let next = step(&record, now, reading, &input).record;
+            let flipped = record.answer(Path::Balancer).status == 200 && next.answer(Path::Balancer).status == 503;
+            if flipped {
+                match next.verdict().unwrap() {
+                    Verdict::Clean => {
+                        prop_assert_eq!(reading.active, 0);
+                        prop_assert!(reading.roll_call.complete());
+                        let mended = reading.roll_call.complete_without_newcomers();
+                        let late = |distrust: Distrust| distrust.reason == DistrustReason::RollCall && mended;
+                        prop_assert!(record.distrust.is_none_or(late));
+                    }
+                    Verdict::SecondOpinion { .. } => prop_assert!(next.distrust.is_some()),
+                    Verdict::Operator { .. } => prop_assert_eq!(input, Input::CloseLb),
+                    Verdict::Fault { .. } => {
+                        let State::Draining(draining) = &record.state else { panic!("a fault from {:?}", record.state) };
+                        prop_assert!(draining.deadline.is_some_and(|deadline| deadline <= now));
+                    }
+                }
+            }
+            record = next;
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_kept(record in any_record(), reading in any_reading()) {
+        if let State::Draining(draining) = &record.state
+            && let Some(deadline) = draining.deadline
+        {
+            let end = tick(&record, deadline, reading).state.name();
+            prop_assert!(matches!(end, StateName::Closing | StateName::Fault | StateName::Closed), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_tick_with_the_same_reading_just_before_changes_nothing(
+        record in any_record(), later in 0_u64..5_000_000, reading in any_reading(), input in any_input(),
+    ) {
+        let now = record.state.since().after(Duration::from_micros(later));
+        let direct = step(&record, now, reading, &input);
+        let first = step(&record, now, reading, &Input::Tick);
+        let second = step(&first.record, now, reading, &input);
+        prop_assert_eq!(&direct.record, &second.record);
+        prop_assert_eq!(&direct.reply, &second.reply);
+        let both: Vec<Effect> = first.effects.into_iter().chain(second.effects).collect();
+        prop_assert_eq!(direct.effects, both);
+    }
+
+    #[test]
+    fn closed_is_left_by_nothing(run in any_run()) {
+        let mut now = START;
+        let mut record = after(&closing(&[]), START, busy(1), Input::Close);
+        for (later, reading, input) in run {
+            now = now.after(later);
+            record = after(&record, now, reading, input);
+            prop_assert_eq!(record.state.name(), StateName::Closed);
+            prop_assert_eq!(record.answer(Path::Readiness).status, 503);
+        }
+    }
+
+    #[test]
+    fn only_a_reopen_turns_503_into_200(run in any_run()) {
+        let (mut now, mut record) = (START, Record::open(START));
+        for (later, reading, input) in run {
+            now = now.after(later);
+            let next = step(&record, now, reading, &input).record;
+            if record.answer(Path::Balancer).status == 503 && next.answer(Path::Balancer).status == 200 {
+                prop_assert_eq!(&input, &Input::Reopen);
+            }
+            record = next;
+        }
+    }
+
+    #[test]
+    fn the_next_deadline_lies_ahead_and_nothing_is_decided_before_it(
+        record in any_record(), reading in any_reading(), part in 0.0..1.0_f64,
+    ) {
+        let now = record.state.since().after(SECOND);
+        let record = tick(&record, now, reading);
+        if let Some(deadline) = record.deadline(now) {
+            prop_assert!(deadline > now);
+            let wait = deadline.since(now).mul_f64(part).saturating_sub(MICROSECOND);
+            let next = tick(&record, now.after(wait), reading);
+            prop_assert_eq!(next.state.name(), record.state.name());
+        }
+    }
+
+    #[test]
+    fn who_is_counted_as_served_a_hard_answer_was(run in any_run()) {
+        let (mut now, mut record) = (START, Record::open(START));
+        for (later, reading, input) in run {
+            now = now.after(later);
+            let done = step(&record, now, reading, &input);
+            let counted = done.effects.contains(&Effect::Count(Counter::HardAnswers));
+            let served = matches!(&done.reply, Reply::Answer(answer) if answer.status == 503)
+                && matches!(&input, Input::Probe(probe) if probe.path == Path::Balancer);
+            prop_assert_eq!(counted, served);
+            record = done.record;
+        }
+    }
+}

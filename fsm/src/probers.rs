@@ -1,0 +1,163 @@
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::time::Instant;
+
+/// How many probers are remembered: more balancers than any known gateway has.
+pub const PROBERS_MAX: usize = 64;
+
+/// Longer than any IPv6 address with port; what a host hands in beyond that is cut.
+const ADDRESS_MAX: usize = 64;
+
+/// The slowest health check that a known balancer offers (AWS NLB: 300 s). Whoever asks more rarely is a stranger each time.
+const SLOWEST: Duration = Duration::from_secs(300);
+
+/// A prober that was silent for so many of its own intervals has gone.
+const SILENT_INTERVALS: u32 = 5;
+
+/// Those who ask the balancer path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probers {
+    seen: Vec<Prober>,
+    /// A stranger found no room among known probers, so somebody may be watching whom the table does not name.
+    overflowed: bool,
+}
+
+/// One who asks the balancer path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prober {
+    /// Peer address, without port.
+    pub address: String,
+    /// How often it asked.
+    pub asked: u64,
+    /// When it asked last.
+    #[serde(rename = "last_us")]
+    pub last: Instant,
+    /// Its learnt interval in microseconds: rises at once to the longest gap, falls slowly. None before the second probe.
+    pub interval_us: Option<u64>,
+    /// 503 answers served to it since the flip.
+    pub hard: u64,
+    /// When it was served its `fall`-th.
+    #[serde(rename = "told_us")]
+    pub told: Option<Instant>,
+}
+
+impl Probers {
+    /// Notes that `address` asks at `now`. Known probers are never evicted by a stranger.
+    pub(crate) fn asked(&mut self, address: &str, now: Instant) {
+        let address: String = address.chars().take(ADDRESS_MAX).collect();
+        self.seen.retain(|prober| prober.address == address || !prober.known() || !prober.silent(now));
+        if let Some(prober) = self.seen.iter_mut().find(|prober| prober.address == address) {
+            prober.ask(now);
+            return;
+        }
+        if self.seen.len() >= PROBERS_MAX {
+            let stranger = (0..self.seen.len()).filter(|at| self.seen.get(*at).is_some_and(|prober| !prober.known()));
+            match stranger.min_by_key(|at| self.seen.get(*at).map(|prober| prober.last)) {
+                Some(oldest) => drop(self.seen.remove(oldest)),
+                None => {
+                    self.overflowed = true;
+                    return;
+                }
+            }
+        }
+        self.seen.push(Prober { address, asked: 1, last: now, interval_us: None, hard: 0, told: None });
+    }
+
+    /// Notes that `address` is served a hard answer at `now`; after `fall` of them a balancer knows.
+    pub(crate) fn told(&mut self, address: &str, fall: u32, now: Instant) {
+        let address: String = address.chars().take(ADDRESS_MAX).collect();
+        if let Some(prober) = self.seen.iter_mut().find(|prober| prober.address == address) {
+            prober.hard = prober.hard.saturating_add(1);
+            if prober.hard >= u64::from(fall) && prober.told.is_none() {
+                prober.told = Some(now);
+            }
+        }
+    }
+
+    /// Begins a hold: nobody has been told yet.
+    pub(crate) fn forget_answers(&mut self) {
+        for prober in &mut self.seen {
+            prober.hard = 0;
+            prober.told = None;
+        }
+        self.overflowed = false;
+    }
+
+    /// When a hold that began at `since` is over, as far as known at `now`: every known prober was served `fall` hard answers
+    /// and had its margin; never before the plan's shortest hold nor after its longest.
+    pub(crate) fn hold_over(&self, since: Instant, plan: &Plan, now: Instant) -> Instant {
+        let longest = since.after(plan.hold_max);
+        if self.overflowed || self.listening(now).next().is_none() {
+            return longest;
+        }
+        let mut over = since.after(plan.hold_min);
+        for prober in self.listening(now) {
+            let Some(told) = prober.told else { return longest };
+            let interval = prober.interval().unwrap_or_default();
+            let margin = plan.margin.max(interval);
+            over = over.max(told.after(margin));
+            over = over.max(since.after(interval.saturating_mul(plan.fall).saturating_add(margin)));
+        }
+        over.min(longest)
+    }
+
+    /// The next time after `now` at which a prober counts as gone, which may end a hold earlier.
+    pub(crate) fn next_silence(&self, now: Instant) -> Option<Instant> {
+        // One microsecond later, because at the bound itself a prober is still there.
+        let past = |bound: Instant| bound.after(Duration::from_micros(1));
+        self.listening(now).filter_map(Prober::silent_after).map(past).filter(|at| *at > now).min()
+    }
+
+    /// All that are remembered, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Prober> {
+        self.seen.iter()
+    }
+
+    fn listening(&self, now: Instant) -> impl Iterator<Item = &Prober> {
+        self.seen.iter().filter(move |prober| prober.known() && !prober.silent(now))
+    }
+}
+
+impl Prober {
+    /// Asked at least twice: once is a stranger passing by.
+    pub fn known(&self) -> bool {
+        self.asked >= 2
+    }
+
+    fn ask(&mut self, now: Instant) {
+        if self.silent(now) || now.since(self.last) > SLOWEST {
+            *self =
+                Self { asked: 1, last: now, interval_us: None, hard: 0, told: None, address: self.address.to_owned() };
+            return;
+        }
+        let gap = u64::try_from(now.since(self.last).as_micros()).unwrap_or(u64::MAX);
+        // A late probe must lengthen the hold at once; a quick one (`fastinter`, two probes at start) must not shorten it at once.
+        let slower = |old: u64| old.saturating_mul(3).saturating_add(gap) / 4;
+        self.interval_us = Some(self.interval_us.map_or(gap, |old| gap.max(slower(old))));
+        self.asked = self.asked.saturating_add(1);
+        self.last = now;
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        self.interval_us.map(Duration::from_micros)
+    }
+
+    fn silent_after(&self) -> Option<Instant> {
+        // A pace that is learnt from two probes in the same millisecond says nothing about silence.
+        const SHORTEST: Duration = Duration::from_millis(100);
+        self.interval().map(|interval| self.last.after(interval.max(SHORTEST).saturating_mul(SILENT_INTERVALS)))
+    }
+
+    fn silent(&self, now: Instant) -> bool {
+        self.silent_after().is_some_and(|bound| now > bound)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+use alloc::string::ToString;
+use core::time::Duration;
+
+use super::{PROBERS_MAX, Prober, Probers, SILENT_INTERVALS, SLOWEST};
+use crate::plan::{Plan, Preset};
+use crate::time::Instant;
+
+const START: Instant = Instant::from_micros(1_000_000_000);
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+fn at(millis: u64) -> Instant {
+    START.after(Duration::from_millis(millis))
+}
+
+fn plan() -> Plan {
+    Plan::preset(Preset::Haproxy)
+}
+
+/// A table in which `address` has asked every `interval` milliseconds for ten intervals, the last time at START.
+fn asking(probers: &mut Probers, address: &str, interval: u64) {
+    for ago in (0..=10).rev() {
+        let when = Instant::from_micros(START.as_micros() - ago * interval * 1_000);
+        probers.asked(address, when);
+    }
+}
+
+/// `address` asks again every `interval` milliseconds from START on, and is told 503 each time.
+fn told(probers: &mut Probers, address: &str, interval: u64, times: u64) {
+    for turn in 1..=times {
+        probers.asked(address, at(turn * interval));
+        probers.told(address, plan().fall, at(turn * interval));
+    }
+}
+
+fn only(probers: &Probers) -> &Prober {
+    let mut all = probers.iter();
+    let prober = all.next().unwrap();
+    assert!(all.next().is_none());
+    prober
+}
+
+#[test]
+fn the_interval_is_learnt_and_two_probes_make_a_prober() {
+    let mut probers = Probers::default();
+    probers.asked("10.0.0.1", at(0));
+    assert!(!only(&probers).known());
+    probers.asked("10.0.0.1", at(2_000));
+    assert!(only(&probers).known());
+    assert_eq!(only(&probers).interval_us, Some(2_000_000));
+}
+
+#[test]
+fn a_late_probe_counts_at_once_and_a_quick_one_slowly() {
+    let mut probers = Probers::default();
+    for when in [0, 1_000, 2_000, 4_500] {
+        probers.asked("10.0.0.1", at(when));
+    }
+    assert_eq!(only(&probers).interval_us, Some(2_500_000));
+    probers.asked("10.0.0.1", at(4_600));
+    assert_eq!(only(&probers).interval_us, Some((2_500_000 * 3 + 100_000) / 4));
+}
+
+#[test]
+fn the_hold_ends_a_margin_after_the_falls_hard_answer() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    told(&mut probers, "10.0.0.1", 1_000, 1);
+    assert_eq!(probers.hold_over(START, &plan(), at(1_000)), at(10_000), "told once of two");
+    probers.asked("10.0.0.1", at(2_000));
+    probers.told("10.0.0.1", 2, at(2_000));
+    assert_eq!(probers.hold_over(START, &plan(), at(2_000)), at(3_000));
+}
+
+#[test]
+fn further_answers_move_the_end_no_more() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    told(&mut probers, "10.0.0.1", 1_000, 5);
+    assert_eq!(probers.hold_over(START, &plan(), at(5_000)), at(3_000));
+}
+
+#[test]
+fn answers_in_quick_succession_do_not_undercut_the_shortest_hold() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    for when in [1, 2] {
+        probers.told("10.0.0.1", 2, at(when));
+    }
+    assert_eq!(probers.hold_over(START, &plan(), at(2)), at(3_000), "fall x interval + margin");
+}
+
+#[test]
+fn a_fast_balancer_gets_the_plans_margin() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 100);
+    told(&mut probers, "10.0.0.1", 100, 2);
+    assert_eq!(probers.hold_over(START, &plan(), at(200)), at(200 + 500));
+}
+
+#[test]
+fn the_slowest_of_several_decides() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 500);
+    asking(&mut probers, "10.0.0.2", 2_000);
+    told(&mut probers, "10.0.0.1", 500, 2);
+    assert_eq!(probers.hold_over(START, &plan(), at(1_000)), at(10_000), "one has not heard");
+    told(&mut probers, "10.0.0.2", 2_000, 2);
+    assert_eq!(probers.hold_over(START, &plan(), at(4_000)), at(6_000));
+}
+
+#[test]
+fn one_that_stops_is_forgotten_after_five_intervals_and_then_holds_nobody() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 500);
+    asking(&mut probers, "10.0.0.2", 500);
+    told(&mut probers, "10.0.0.1", 500, 2);
+    let gone = at(500 * u64::from(SILENT_INTERVALS));
+    assert_eq!(probers.hold_over(START, &plan(), gone), at(10_000));
+    assert_eq!(probers.hold_over(START, &plan(), gone.after(MICROSECOND)), at(1_500));
+    assert_eq!(probers.next_silence(at(2_400)), Some(gone.after(MICROSECOND)), "a host has to look then");
+}
+
+#[test]
+fn nobody_and_a_stranger_both_mean_the_longest_hold() {
+    let mut probers = Probers::default();
+    assert_eq!(probers.hold_over(START, &plan(), START), at(10_000));
+    probers.asked("203.0.113.9", at(0));
+    probers.told("203.0.113.9", 1, at(0));
+    assert_eq!(probers.hold_over(START, &plan(), at(1)), at(10_000), "once is a stranger passing by");
+}
+
+#[test]
+fn a_stranger_neither_lengthens_nor_shortens_the_hold_of_the_known() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    told(&mut probers, "10.0.0.1", 1_000, 2);
+    probers.asked("203.0.113.9", at(2_000));
+    assert_eq!(probers.hold_over(START, &plan(), at(2_000)), at(3_000));
+}
+
+#[test]
+fn a_known_prober_is_never_evicted_by_ten_thousand_strangers() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    for stranger in 0..10_000_u64 {
+        probers.asked(&std::format!("203.0.113.{stranger}"), START.after(Duration::from_micros(stranger)));
+    }
+    assert_eq!(probers.iter().count(), PROBERS_MAX);
+    assert_eq!(probers.iter().next().unwrap().address, "10.0.0.1");
+}
+
+#[test]
+fn a_table_full_of_known_probers_means_the_longest_hold() {
+    let mut probers = Probers::default();
+    for prober in 0..PROBERS_MAX {
+        asking(&mut probers, &prober.to_string(), 500);
+    }
+    for prober in 0..PROBERS_MAX {
+        told(&mut probers, &prober.to_string(), 500, 2);
+    }
+    assert_eq!(probers.hold_over(START, &plan(), at(1_000)), at(1_500));
+    probers.asked("one too many", at(1_000));
+    assert_eq!(probers.hold_over(START, &plan(), at(1_000)), at(10_000));
+    probers.forget_answers();
+    assert!(probers.iter().all(|prober| prober.hard == 0 && prober.told.is_none()));
+}
+
+#[test]
+fn whoever_asks_more_rarely_than_any_balancer_stays_a_stranger() {
+    let mut probers = Probers::default();
+    probers.asked("203.0.113.9", START);
+    probers.asked("203.0.113.9", START.after(SLOWEST).after(MICROSECOND));
+    assert!(!only(&probers).known());
+    probers.asked("203.0.113.9", only(&probers).last.after(SLOWEST));
+    assert!(only(&probers).known());
+}
+
+#[test]
+fn an_endless_address_is_cut() {
+    let mut probers = Probers::default();
+    let endless: alloc::string::String = core::iter::repeat_n('x', 10_000).collect();
+    probers.asked(&endless, at(0));
+    probers.asked(&endless, at(1_000));
+    probers.told(&endless, 1, at(1_000));
+    assert_eq!(only(&probers).address.len(), 64);
+    assert_eq!((only(&probers).asked, only(&probers).hard), (2, 1));
+}
+
+#[test]
+fn the_plan_bounds_the_hold_on_both_sides() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 500);
+    told(&mut probers, "10.0.0.1", 500, 2);
+    let longer = plan().with([("hold_min_ms", "7000")]).unwrap();
+    assert_eq!(probers.hold_over(START, &longer, at(1_000)), at(7_000));
+    let shorter = plan().with([("hold_max_ms", "700")]).unwrap();
+    assert_eq!(probers.hold_over(START, &shorter, at(1_000)), at(700));
+}

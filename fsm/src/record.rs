@@ -1,0 +1,237 @@
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::probers::Probers;
+use crate::state::{Open, State, StateName, Verdict};
+use crate::time::Instant;
+
+/// Everything that the workers of one process share about the gate. One of them at a time replaces it, by compare-and-swap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Where the gate stands.
+    pub state: State,
+    /// Why the count is not to be believed, if so. In OPEN it changes no answer.
+    pub distrust: Option<Distrust>,
+    /// When Envoy's own drain was reported to have started. Envoy cannot undo it, so nothing clears this.
+    pub envoy_drain: Option<Instant>,
+    /// Drains begun since the process started; the number of the newest roll call.
+    pub drains: u64,
+    /// Who asks the balancer path, how often, and what it was told.
+    pub probers: Probers,
+    /// What happened, oldest first; the newest [`Record::EVENTS_MAX`].
+    pub events: Vec<Event>,
+}
+
+/// Why the count is not to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DistrustReason {
+    /// Fewer VMs count than workers exist: a trapped VM, or a filter that is not attached.
+    #[serde(rename = "roll call")]
+    RollCall,
+    /// The counting role's configuration was not understood; it counts with defaults.
+    #[serde(rename = "config")]
+    Config,
+    /// The shared record did not decode.
+    #[serde(rename = "record")]
+    Record,
+    /// The gauge does not count: increments succeed and reads stay zero.
+    #[serde(rename = "gauge")]
+    Gauge,
+    /// A VM trapped and took part of the count with it.
+    #[serde(rename = "trap")]
+    Trap,
+}
+
+/// Since when the count is not to be believed, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Distrust {
+    /// Why.
+    pub reason: DistrustReason,
+    /// Since when.
+    #[serde(rename = "since_us")]
+    pub since: Instant,
+}
+
+/// What Envoy's own counters said, brought by the preStop command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opinion {
+    /// Requests in flight.
+    pub active: u64,
+    /// When it was brought.
+    #[serde(rename = "at_us")]
+    pub at: Instant,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// What.
+    pub event: EventName,
+    /// When.
+    #[serde(rename = "at_us")]
+    pub at: Instant,
+}
+
+/// What can happen; the first four and the balancer's two (mark-down, reset) are the six events that tell every story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventName {
+    /// The balancer path turned 503.
+    HealthFail,
+    /// The readiness path turned 503.
+    ReadinessFail,
+    /// Envoy's own drain was reported to have started.
+    EnvoyDrainStart,
+    /// The last request in flight ended.
+    ActiveZero,
+    /// A drain began.
+    Drain,
+    /// The gate was opened again.
+    Reopen,
+    /// The count stopped being believed.
+    Distrust,
+    /// The count is believed again: what was missing was only late.
+    Trust,
+    /// The deadline came without a believed zero.
+    Fault,
+}
+
+/// The two paths of the health listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// What the external balancer probes.
+    Balancer,
+    /// What Kubernetes may probe, for those who want to see the end there.
+    Readiness,
+}
+
+/// The answer to a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// The state it speaks for; also the body and the `x-softclose-state` header.
+    pub state: StateName,
+}
+
+/// A fresh reading of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Requests in flight over all workers.
+    pub active: u64,
+    /// How far the newest roll call has come.
+    pub roll_call: RollCall,
+}
+
+/// How many of the VMs that should count have answered a roll call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollCall {
+    /// Counting VMs that answered.
+    pub answered: u32,
+    /// Counting VMs that there should be.
+    pub expected: u32,
+    /// Of those that answered, how many are younger than the drain: what their workers had in flight before is not counted.
+    #[serde(default)]
+    pub newcomers: u32,
+}
+
+impl Record {
+    /// How many events are kept: three whole drains.
+    pub const EVENTS_MAX: usize = 32;
+
+    /// The record of a process that has not drained yet.
+    pub fn open(now: Instant) -> Self {
+        Self {
+            state: State::Open(Open { since: now }),
+            distrust: None,
+            envoy_drain: None,
+            drains: 0,
+            probers: Probers::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// What stands in for a record that does not decode: OPEN, because nothing may flip by accident, and distrusted.
+    pub fn undecodable(now: Instant) -> Self {
+        Self { distrust: Some(Distrust { reason: DistrustReason::Record, since: now }), ..Self::open(now) }
+    }
+
+    /// What a probe of `path` is told.
+    pub fn answer(&self, path: Path) -> Answer {
+        let state = self.state.name();
+        let status = match (path, state) {
+            (Path::Balancer, StateName::Open | StateName::Draining) => 200,
+            (Path::Balancer, StateName::Closing | StateName::Closed | StateName::Fault) => 503,
+            (Path::Readiness, StateName::Open | StateName::Draining | StateName::Closing | StateName::Fault) => 200,
+            (Path::Readiness, StateName::Closed) => 503,
+        };
+        Answer { status, state }
+    }
+
+    /// Whether the pod may leave: the balancer was given its time.
+    pub fn may_exit(&self) -> bool {
+        match &self.state {
+            State::Open(_) | State::Draining(_) | State::Closing(_) => false,
+            State::Closed(_) => true,
+            State::Fault(fault) => fault.may_exit,
+        }
+    }
+
+    /// On what ground the balancer was told 503; none before that.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match &self.state {
+            State::Open(_) | State::Draining(_) => None,
+            State::Closing(closing) => Some(closing.verdict.clone()),
+            State::Closed(closed) => Some(closed.verdict.clone()),
+            State::Fault(fault) => Some(Verdict::Fault { reason: fault.reason, active: fault.active }),
+        }
+    }
+
+    /// The plan of the drain under way or just ended.
+    pub fn plan(&self) -> Option<&Plan> {
+        match &self.state {
+            State::Open(_) => None,
+            State::Draining(draining) => Some(&draining.plan),
+            State::Closing(closing) => Some(&closing.plan),
+            State::Closed(closed) => Some(&closed.plan),
+            State::Fault(fault) => Some(&fault.plan),
+        }
+    }
+
+    pub(crate) fn note(&mut self, event: EventName, at: Instant) {
+        if self.events.len() >= Self::EVENTS_MAX {
+            self.events.remove(0);
+        }
+        self.events.push(Event { event, at });
+    }
+}
+
+impl DistrustReason {
+    /// As in logs and documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RollCall => "roll call",
+            Self::Config => "config",
+            Self::Record => "record",
+            Self::Gauge => "gauge",
+            Self::Trap => "trap",
+        }
+    }
+}
+
+impl RollCall {
+    /// Whether everybody who counts has heard of the drain. Nobody at all is not everybody.
+    pub fn complete(&self) -> bool {
+        self.expected > 0 && self.answered >= self.expected
+    }
+
+    /// Whether everybody has counted since before the drain, so that a missing answer was only a late one.
+    pub fn complete_without_newcomers(&self) -> bool {
+        self.complete() && self.newcomers == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

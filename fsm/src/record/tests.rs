@@ -1,0 +1,47 @@
+use std::string::String;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::{DistrustReason, Path, Record};
+use crate::machine::tests::any_record;
+use crate::state::StateName;
+use crate::time::Instant;
+
+#[test]
+fn the_balancer_hears_200_until_closing_and_readiness_until_closed() {
+    for record in crate::machine::tests::one_of_each_state() {
+        let state = record.state.name();
+        let balancer = matches!(state, StateName::Open | StateName::Draining);
+        assert_eq!(record.answer(Path::Balancer).status, if balancer { 200 } else { 503 }, "{state}");
+        let readiness = state != StateName::Closed;
+        assert_eq!(record.answer(Path::Readiness).status, if readiness { 200 } else { 503 }, "{state}");
+    }
+}
+
+#[test]
+fn an_undecodable_record_is_open_and_distrusted() {
+    let record = Record::undecodable(Instant::from_micros(7));
+    assert_eq!(record.answer(Path::Balancer).status, 200);
+    assert_eq!(record.distrust.unwrap().reason, DistrustReason::Record);
+}
+
+proptest! {
+    #[test]
+    fn a_record_survives_json(record in any_record()) {
+        let text = serde_json::to_vec(&record).unwrap();
+        prop_assert_eq!(serde_json::from_slice::<Record>(&text).unwrap(), record);
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_never_a_guess(bytes in any::<Vec<u8>>()) {
+        prop_assert!(serde_json::from_slice::<Record>(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_record_cut_short_is_an_error(record in any_record(), part in 0.0..1.0_f64) {
+        let text: String = serde_json::to_string(&record).unwrap();
+        let cut = (text.len() as f64 * part) as usize;
+        prop_assert!(serde_json::from_slice::<Record>(&text.as_bytes()[..cut]).is_err());
+    }
+}

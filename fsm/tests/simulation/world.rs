@@ -1,0 +1,424 @@
+//! The simulated process.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use softclose_fsm::control::Until;
+use softclose_fsm::{
+    Effect, Input, Instant, Plan, Preset, ROLL_CALL_WAIT, Reading, Record, Registry, Role, Slot, State, StateName,
+    Verdict, step,
+};
+
+/// What a run is made of.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) workers: usize,
+    /// Requests that arrive at random times around the drain.
+    pub(crate) requests: usize,
+    /// Requests that never end.
+    pub(crate) endless: usize,
+    pub(crate) settle_ms: u64,
+    pub(crate) deadline_ms: Option<u64>,
+    pub(crate) drains: usize,
+    pub(crate) reopens: usize,
+    /// One counting VM hears no bell and never ticks.
+    pub(crate) deaf_counter: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let (workers, requests, endless, settle_ms, deadline_ms) = (2, 4, 0, 50, None);
+        Self { workers, requests, endless, settle_ms, deadline_ms, drains: 1, reopens: 0, deaf_counter: false }
+    }
+}
+
+/// One process: what its workers share, and the workers.
+pub(crate) struct World {
+    now: Instant,
+    random: SplitMix,
+    record: Record,
+    record_version: u64,
+    registry: Registry,
+    registry_version: u64,
+    ledger: u64,
+    workers: Vec<Worker>,
+    deaf: Option<Vm>,
+    due: Vec<(Instant, usize, Callback)>,
+    transitions_logged: usize,
+    transitions_committed: usize,
+    requests_total: usize,
+    pub(crate) lost_races: usize,
+    pub(crate) in_flight_at_drain: u64,
+}
+
+/// Which VM: the worker's number and the role on it.
+type Vm = (usize, Role);
+
+/// One thread with its two VMs.
+struct Worker {
+    count: VmState,
+    gate: VmState,
+    queue: VecDeque<Callback>,
+    /// The rest of the callback under way, last step first.
+    program: Vec<Micro>,
+}
+
+struct VmState {
+    slot: Slot,
+    draining: bool,
+    tick: Option<Instant>,
+    waiter: Option<(Until, Instant)>,
+}
+
+/// What a worker's thread is asked to do.
+#[derive(Clone, Debug)]
+enum Callback {
+    Bell(Role),
+    Tick(Role),
+    Arrive { lasts: Option<Duration> },
+    Leave,
+    Command(Input),
+    Wait(Until),
+}
+
+/// What happens without another worker in between.
+#[derive(Clone, Debug)]
+enum Micro {
+    Ledger(i64),
+    TakeIfDraining(Role),
+    Heed(Role),
+    Answer(Role),
+    Publish(Role, Slot, Registry, u64),
+    Load(Role, Input),
+    Read(Role, Input, Record, u64),
+    Commit(Role, Input, Record, u64, Reading),
+    Perform(Effect),
+    Settle(Role),
+    Wait(Until),
+    Finish(Role),
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, setup: Setup) -> Self {
+        let now = Instant::from_micros(1_000_000_000);
+        let mut registry = Registry::default();
+        let mut vm = |role| {
+            let generation = registry.take_generation();
+            let bell = u32::try_from(generation).unwrap();
+            let slot = Slot { generation, vm: generation, role, bell, born: now, alive: true, answered: 0 };
+            registry.publish(slot.clone(), now);
+            VmState { slot, draining: false, tick: None, waiter: None }
+        };
+        let workers: Vec<Worker> = (0..setup.workers)
+            .map(|_| Worker {
+                count: vm(Role::Count),
+                gate: vm(Role::Gate),
+                queue: VecDeque::new(),
+                program: Vec::new(),
+            })
+            .collect();
+        let mut world = Self {
+            now,
+            random: SplitMix(seed),
+            record: Record::open(now),
+            record_version: 1,
+            registry,
+            registry_version: 1,
+            ledger: 0,
+            workers,
+            deaf: None,
+            due: Vec::new(),
+            transitions_logged: 0,
+            transitions_committed: 0,
+            requests_total: 0,
+            lost_races: 0,
+            in_flight_at_drain: 0,
+        };
+        world.plan_run(&setup);
+        world
+    }
+
+    fn plan_run(&mut self, setup: &Setup) {
+        let plan = Plan {
+            settle: Duration::from_millis(setup.settle_ms),
+            deadline: setup.deadline_ms.map(Duration::from_millis),
+            ..Plan::preset(Preset::Haproxy)
+        };
+        if setup.deaf_counter {
+            self.deaf = Some((self.random.below(setup.workers), Role::Count));
+        }
+        // Requests come from 20 ms before the drain to 30 ms after it, and last up to 40 ms.
+        for at in 0..setup.requests {
+            let lasts = (at >= setup.endless).then(|| Duration::from_micros(self.random.below(40_000) as u64));
+            let arrives = self.random.below(if at < setup.endless { 20_000 } else { 50_000 });
+            self.schedule(arrives, Callback::Arrive { lasts });
+        }
+        for _ in 0..setup.drains {
+            let late = if setup.drains > 1 { self.random.below(4_000) } else { 0 };
+            self.schedule(20_000 + late, Callback::Command(Input::Drain(plan.clone())));
+        }
+        for _ in 0..setup.reopens {
+            let late = self.random.below(80_000);
+            self.schedule(20_000 + late, Callback::Command(Input::Reopen));
+        }
+        for until in [Until::Closing, Until::Exit] {
+            self.schedule(30_000, Callback::Wait(until));
+        }
+    }
+
+    fn schedule(&mut self, micros: usize, callback: Callback) {
+        let worker = self.random.below(self.workers.len());
+        self.due.push((self.now.after(Duration::from_micros(micros as u64)), worker, callback));
+    }
+
+    /// Runs until nothing is left to do but to wait for a stimulus from outside.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..200_000 {
+            self.deliver();
+            let ready: Vec<usize> = (0..self.workers.len()).filter(|at| self.busy(*at)).collect();
+            if ready.is_empty() {
+                match self.next_time() {
+                    Some(next) => self.now = self.now.after(next.since(self.now)),
+                    None => return self.check_end(),
+                }
+                continue;
+            }
+            let at = ready[self.random.below(ready.len())];
+            self.run_one_step(at);
+            if self.random.below(4) == 0 {
+                self.now = self.now.after(Duration::from_micros(self.random.below(200) as u64));
+            }
+        }
+        panic!("the run does not end: {:?}", self.record);
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub(crate) fn waiters_left(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.gate.waiter.is_some()).count()
+    }
+
+    fn busy(&self, at: usize) -> bool {
+        !self.workers[at].queue.is_empty() || !self.workers[at].program.is_empty()
+    }
+
+    /// Queues whatever is due by now on the threads that it belongs to.
+    fn deliver(&mut self) {
+        let now = self.now;
+        let (due, later) = std::mem::take(&mut self.due).into_iter().partition(|(when, _, _)| *when <= now);
+        self.due = later;
+        for (_, at, callback) in due {
+            self.workers[at].queue.push_back(callback);
+        }
+        for at in 0..self.workers.len() {
+            for role in [Role::Count, Role::Gate] {
+                let vm = self.vm(at, role);
+                if vm.tick.is_some_and(|tick| tick <= now) {
+                    vm.tick = None;
+                    self.workers[at].queue.push_back(Callback::Tick(role));
+                }
+            }
+        }
+    }
+
+    fn next_time(&self) -> Option<Instant> {
+        let ticks = self.workers.iter().flat_map(|worker| [worker.count.tick, worker.gate.tick]).flatten();
+        self.due.iter().map(|(when, _, _)| *when).chain(ticks).min()
+    }
+
+    fn vm(&mut self, at: usize, role: Role) -> &mut VmState {
+        match role {
+            Role::Count => &mut self.workers[at].count,
+            Role::Gate => &mut self.workers[at].gate,
+        }
+    }
+
+    fn run_one_step(&mut self, at: usize) {
+        if let Some(micro) = self.workers[at].program.pop() {
+            return self.perform(at, micro);
+        }
+        let Some(callback) = self.workers[at].queue.pop_front() else { return };
+        let program = match callback {
+            Callback::Bell(role) | Callback::Tick(role) if self.deaf == Some((at, role)) => vec![],
+            Callback::Bell(role) | Callback::Tick(role) => vec![Micro::Heed(role)],
+            Callback::Arrive { lasts } => {
+                self.requests_total += 1;
+                if let Some(lasts) = lasts {
+                    self.due.push((self.now.after(lasts), at, Callback::Leave));
+                }
+                vec![Micro::TakeIfDraining(Role::Count), Micro::Ledger(1)]
+            }
+            Callback::Leave => vec![Micro::TakeIfDraining(Role::Count), Micro::Ledger(-1)],
+            Callback::Command(input) => {
+                if matches!(input, Input::Drain(_)) && self.record.drains == 0 {
+                    self.in_flight_at_drain = self.ledger;
+                }
+                vec![Micro::Finish(Role::Gate), Micro::Load(Role::Gate, input)]
+            }
+            Callback::Wait(until) => {
+                vec![Micro::Finish(Role::Gate), Micro::Wait(until), Micro::Load(Role::Gate, Input::Tick)]
+            }
+        };
+        self.workers[at].program = program;
+    }
+
+    fn perform(&mut self, at: usize, micro: Micro) {
+        match micro {
+            Micro::Ledger(offset) => {
+                self.ledger = self.ledger.checked_add_signed(offset).expect("the ledger is negative");
+            }
+            Micro::TakeIfDraining(role) => {
+                if self.vm(at, role).draining {
+                    self.then(at, [Micro::Finish(role), Micro::Load(role, Input::Tick)]);
+                }
+            }
+            Micro::Heed(role) => {
+                let next = if self.record.state.name() == StateName::Open {
+                    Micro::Settle(role)
+                } else {
+                    Micro::Load(role, Input::Tick)
+                };
+                self.then(at, [Micro::Finish(role), next, Micro::Answer(role)]);
+            }
+            Micro::Answer(role) => {
+                let drains = self.record.drains;
+                let slot = &mut self.vm(at, role).slot;
+                if slot.answered < drains {
+                    slot.answered = drains;
+                    let publish = Micro::Publish(role, slot.clone(), self.registry.clone(), self.registry_version);
+                    self.then(at, [publish]);
+                }
+            }
+            Micro::Publish(role, slot, mut registry, version) => {
+                if version == self.registry_version {
+                    registry.publish(slot, self.now);
+                    self.registry = registry;
+                    self.registry_version += 1;
+                } else {
+                    self.lost_races += 1;
+                    let again = Micro::Publish(role, slot, self.registry.clone(), self.registry_version);
+                    self.then(at, [again]);
+                }
+            }
+            Micro::Load(role, input) => {
+                let read = Micro::Read(role, input, self.record.clone(), self.record_version);
+                self.then(at, [read]);
+            }
+            Micro::Read(role, input, record, version) => {
+                let roll_call = self.registry.roll_call(record.drains, record.state.since(), self.now);
+                let reading = Reading { active: self.ledger, roll_call };
+                self.then(at, [Micro::Commit(role, input, record, version, reading)]);
+            }
+            Micro::Commit(role, input, record, version, reading) => {
+                self.commit(at, role, input, record, version, reading);
+            }
+            Micro::Perform(Effect::Ring) => self.ring(),
+            Micro::Perform(Effect::Log(_)) => self.transitions_logged += 1,
+            Micro::Perform(Effect::LogDistrust(_) | Effect::LogTrust(_) | Effect::Count(_)) => {}
+            Micro::Settle(role) => self.keep(at, role),
+            Micro::Wait(until) => {
+                let since = self.record.state.since();
+                let waits = until.status(&self.record, false).is_none();
+                self.workers[at].gate.waiter = waits.then_some((until, since));
+            }
+            Micro::Finish(role) => self.finish(at, role),
+        }
+    }
+
+    /// The next steps of a worker, the last one first.
+    fn then<const N: usize>(&mut self, at: usize, micros: [Micro; N]) {
+        self.workers[at].program.extend(micros);
+    }
+
+    fn commit(&mut self, at: usize, role: Role, input: Input, record: Record, version: u64, reading: Reading) {
+        let done = step(&record, self.now, reading, &input);
+        if done.record != record {
+            if version != self.record_version {
+                self.lost_races += 1;
+                return self.then(at, [Micro::Load(role, input)]);
+            }
+            self.check_commit(&record, &done.record, reading);
+            self.record = done.record;
+            self.record_version += 1;
+        }
+        self.keep(at, role);
+        let effects: Vec<Micro> = done.effects.into_iter().rev().map(Micro::Perform).collect();
+        self.workers[at].program.extend(effects);
+    }
+
+    fn check_commit(&mut self, from: &Record, to: &Record, reading: Reading) {
+        let changes = to.state.since() != from.state.since() || to.state.name() != from.state.name();
+        if !changes {
+            return;
+        }
+        self.transitions_committed += 1;
+        if to.state.name() == StateName::Closing && to.verdict() == Some(Verdict::Clean) {
+            assert_eq!(reading.active, 0);
+            assert!(reading.roll_call.complete());
+            assert!(self.deaf.is_none(), "a worker that does not count was called idle");
+        }
+        if let State::Fault(fault) = &to.state {
+            assert!(fault.since >= from.state.since().after(fault.plan.deadline.expect("a fault has a deadline")));
+        }
+    }
+
+    fn keep(&mut self, at: usize, role: Role) {
+        let draining = self.record.state.name() == StateName::Draining;
+        self.vm(at, role).draining = draining;
+    }
+
+    /// Ends a callback: answers whoever waits, arms the tick. There is no regular look: every wake-up must have a reason.
+    fn finish(&mut self, at: usize, role: Role) {
+        let deadline = self.record.deadline(self.now);
+        let record = self.record.clone();
+        let vm = self.vm(at, role);
+        vm.tick = deadline;
+        if let Some((until, since)) = vm.waiter {
+            match until.status(&record, record.state.since() != since) {
+                Some(202) => vm.waiter = Some((until, record.state.since())),
+                Some(_) => vm.waiter = None,
+                None => {}
+            }
+        }
+    }
+
+    fn ring(&mut self) {
+        for at in 0..self.workers.len() {
+            for role in [Role::Count, Role::Gate] {
+                let late = Duration::from_micros(self.random.below(500) as u64);
+                self.due.push((self.now.after(late), at, Callback::Bell(role)));
+            }
+        }
+    }
+
+    fn check_end(&self) {
+        assert_eq!(
+            self.transitions_logged, self.transitions_committed,
+            "each transition is logged by its winner alone"
+        );
+        assert!(self.requests_total == 0 || self.record.drains > 0 || self.record.state.name() == StateName::Open);
+        if let State::Draining(draining) = &self.record.state {
+            let overdue = draining.deadline.is_some() || self.now.since(draining.since) > ROLL_CALL_WAIT;
+            assert!(
+                !overdue || self.ledger > 0 || self.deaf.is_some(),
+                "nobody will ever look again: {:?}",
+                self.record
+            );
+        }
+    }
+}
+
+/// Sebastiano Vigna's SplitMix64: the same run for the same seed, on every machine.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
+    }
+}
