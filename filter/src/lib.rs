@@ -1,0 +1,29 @@
+//! Proxy-Wasm host of the gate.
+//!
+//! One module, two roles by plugin configuration: `count` is the first HTTP filter of the traffic listeners and keeps the
+//! ledger of requests in flight; `gate` answers the health and control listeners. Every decision is made in `softclose_fsm`;
+//! this crate translates callbacks into inputs, and effects into hostcalls.
+//!
+//! Deliberately absent: reading bodies, responses or trailers, and any state that is not in shared data or in the ledger but
+//! for the cached copy that keeps the counting path free of shared-data calls.
+
+mod config;
+mod host;
+mod metrics;
+mod root;
+mod stream;
+mod waiters;
+mod worker;
+
+pub use config::{Config, GateConfig};
+
+mod entry {
+    use proxy_wasm::traits::RootContext;
+
+    use crate::{host, root};
+
+    proxy_wasm::main! {{
+        std::panic::set_hook(Box::new(|panic| host::log(host::Level::Critical, &format!("softclose: {panic}"))));
+        proxy_wasm::set_root_context(|context| -> Box<dyn RootContext> { Box::new(root::Root::new(context)) });
+    }}
+}

@@ -1,0 +1,103 @@
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::ContextType;
+use softclose_fsm::Role;
+
+use crate::config::Config;
+use crate::host::{self, Level};
+use crate::metrics::Metrics;
+use crate::stream::{Asked, Counted};
+use crate::worker::Worker;
+
+/// A root context: one plugin configuration on one worker.
+pub(crate) struct Root {
+    context: u32,
+    /// None until configured.
+    worker: Option<Rc<Worker>>,
+}
+
+impl Root {
+    pub(crate) fn new(context: u32) -> Self {
+        Self { context, worker: None }
+    }
+
+    /// Whether the configuration is taken. A refusal is a 500 to all traffic of a listener that has no earlier configuration,
+    /// so the counting role never refuses.
+    fn configure(&mut self) -> bool {
+        let plugin = host::plugin_configuration().unwrap_or_default();
+        let vm = host::vm_configuration().unwrap_or_default();
+        let config = match Config::parse(&plugin, &vm) {
+            Ok(config) => config,
+            Err(error) => {
+                host::log(Level::Error, &format!("softclose: configuration refused: {error}"));
+                return false;
+            }
+        };
+        let role = config.role();
+        match Metrics::define() {
+            Ok(metrics) => {
+                let worker = Worker::new(self.context, config, metrics);
+                worker.begin();
+                worker.enrol();
+                if let Some(old) = self.worker.replace(Rc::new(worker)) {
+                    old.leave();
+                }
+                true
+            }
+            Err(status) => {
+                host::log(Level::Error, &format!("softclose: metrics cannot be defined: {status:?}"));
+                role == Role::Count
+            }
+        }
+    }
+}
+
+impl Context for Root {
+    fn on_done(&mut self) -> bool {
+        if let Some(worker) = &self.worker {
+            worker.leave();
+        }
+        true
+    }
+}
+
+impl RootContext for Root {
+    fn on_configure(&mut self, _size: usize) -> bool {
+        self.configure()
+    }
+
+    fn on_tick(&mut self) {
+        if let Some(worker) = &self.worker {
+            worker.heed();
+        }
+    }
+
+    fn on_queue_ready(&mut self, token: u32) {
+        // A dead VM's bell can be delivered here (the host finds its successor by key); it is not ours to answer.
+        if let Some(worker) = self.worker.as_ref().filter(|worker| worker.is_rung_by(token)) {
+            worker.heed();
+        }
+    }
+
+    fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {
+        match &self.worker {
+            Some(worker) => Some(match worker.config.role() {
+                Role::Count => Box::new(Counted::new(Rc::clone(worker))),
+                Role::Gate => Box::new(Asked::new(Rc::clone(worker), context)),
+            }),
+            // The SDK panics on None, and a stream of an unconfigured root must only pass.
+            None => Some(Box::new(Passing)),
+        }
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}
+
+/// A stream that nobody looks at.
+struct Passing;
+
+impl Context for Passing {}
+impl HttpContext for Passing {}

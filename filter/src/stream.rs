@@ -1,0 +1,214 @@
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+use softclose_fsm::control::{Call, Rejection, STATE_HEADER, Until};
+use softclose_fsm::{Handled, Input, Path, Probe, Reply, Status};
+
+use crate::config::{Config, GateConfig};
+use crate::host::{self, Level};
+use crate::waiters::WAITERS_MAX;
+use crate::worker::Worker;
+
+/// A stream on a traffic listener.
+pub(crate) struct Counted {
+    worker: Rc<Worker>,
+    /// This context has added one to the ledger. Callbacks arrive for streams that never were a request (early replies,
+    /// 400s), and those must not take one away.
+    counted: bool,
+}
+
+impl Counted {
+    pub(crate) fn new(worker: Rc<Worker>) -> Self {
+        Self { worker, counted: false }
+    }
+}
+
+impl Context for Counted {}
+
+impl HttpContext for Counted {
+    fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        if !self.counted {
+            self.counted = self.worker.enter();
+        }
+        Action::Continue
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.counted {
+            self.worker.exit();
+        }
+    }
+}
+
+/// A stream on the health or control listener. It is never counted.
+pub(crate) struct Asked {
+    worker: Rc<Worker>,
+    context: u32,
+    waiting: bool,
+}
+
+impl Asked {
+    pub(crate) fn new(worker: Rc<Worker>, context: u32) -> Self {
+        Self { worker, context, waiting: false }
+    }
+
+    fn health(&self, gate: &GateConfig) -> Action {
+        let method = host::request_header(":method").unwrap_or_default();
+        let target = host::request_header(":path").unwrap_or_default();
+        match gate.paths.parse(&method, &target) {
+            Ok(path) => {
+                let prober = match path {
+                    Path::Balancer => peer(),
+                    Path::Readiness => None,
+                };
+                let handled = self.worker.take(&Input::Probe(Probe { path, prober }));
+                self.worker.arm();
+                let answer = handled.record.answer(path);
+                let body = format!("{}\n", answer.state);
+                send(answer.status, &[(STATE_HEADER, answer.state.as_str()), PLAIN, FRESH], &body);
+            }
+            Err(rejection) => {
+                let state = self.worker.take(&Input::Tick).record.state.name();
+                let body = format!("{}\n", rejection.reason);
+                let mut headers = vec![(STATE_HEADER, state.as_str()), PLAIN, FRESH];
+                headers.extend(rejection.allow.map(|allow| ("allow", allow)));
+                send(rejection.status, &headers, &body);
+            }
+        }
+        Action::Pause
+    }
+
+    fn control(&mut self, gate: &GateConfig, has_body: bool) -> Action {
+        let method = host::request_header(":method").unwrap_or_default();
+        let target = host::request_header(":path").unwrap_or_default();
+        match Call::parse(&method, &target, has_body, &gate.plan) {
+            Ok(Call::Drain { plan, envoy_drain_started }) => {
+                if envoy_drain_started {
+                    self.worker.take(&Input::EnvoyDrainStarted);
+                }
+                self.command(&Input::Drain(plan));
+            }
+            Ok(Call::CloseLb) => self.command(&Input::CloseLb),
+            Ok(Call::Close) => self.command(&Input::Close),
+            Ok(Call::Reopen) => self.command(&Input::Reopen),
+            Ok(Call::Observe(active)) => self.command(&Input::Observe(active)),
+            Ok(Call::Status) => {
+                let handled = self.worker.take(&Input::Tick);
+                self.worker.arm();
+                send_status(200, self.worker.status(&handled.record), None);
+            }
+            Ok(Call::Wait { until, timeout }) => self.wait(until, timeout),
+            Err(rejection) => self.reject(rejection),
+        }
+        Action::Pause
+    }
+
+    fn command(&self, input: &Input) {
+        let handled = self.worker.take(input);
+        self.worker.arm();
+        let status = self.worker.status(&handled.record);
+        if handled.contended {
+            let error =
+                Some("other workers changed the gate at the same time, again and again; nothing was done".to_owned());
+            return send_status(503, Status { error, ..status }, None);
+        }
+        match handled.reply {
+            Reply::Accepted { warnings } => {
+                let warnings = warnings.iter().map(|warning| warning.text().to_owned()).collect();
+                send_status(200, Status { warnings, ..status }, None);
+            }
+            Reply::Refused(refusal) => {
+                let error = format!("{}: {}", handled.record.state.name(), refusal.reason());
+                send_status(409, Status { error: Some(error), ..status }, None);
+            }
+            Reply::Answer(_) | Reply::Noted => send_status(200, status, None),
+        }
+    }
+
+    fn wait(&mut self, until: Until, timeout: std::time::Duration) {
+        let handled = self.worker.take(&Input::Tick);
+        match until.status(&handled.record, false) {
+            Some(status) => {
+                let document = self.worker.status(&handled.record);
+                let error = (status == 409).then(|| "OPEN: not draining, so there is nothing to wait for".to_owned());
+                send_status(status, Status { error, ..document }, None);
+            }
+            None if self.worker.waiters.borrow_mut().add(
+                self.context,
+                until,
+                timeout,
+                &handled.record,
+                handled.now,
+            ) =>
+            {
+                self.waiting = true;
+            }
+            None => {
+                let error = Some(format!("{WAITERS_MAX} waits are held by this worker already"));
+                send_status(503, Status { error, ..self.worker.status(&handled.record) }, None);
+            }
+        }
+        self.worker.arm();
+    }
+
+    fn reject(&self, rejection: Rejection) {
+        let handled: Handled = self.worker.take(&Input::Tick);
+        let status = Status { error: Some(rejection.reason), ..self.worker.status(&handled.record) };
+        send_status(rejection.status, status, rejection.allow);
+    }
+}
+
+impl Context for Asked {}
+
+impl HttpContext for Asked {
+    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
+        let worker = Rc::clone(&self.worker);
+        let Config::Gate(gate) = &worker.config else {
+            return Action::Continue;
+        };
+        // The filter chain's name is the host's word: no client can choose it. On any other listener the request is none of ours.
+        match host::property("xds\0filter_chain_name").unwrap_or_default().as_slice() {
+            b"softclose-health" => self.health(gate),
+            b"softclose-control" => self.control(gate, !end_of_stream),
+            _ => Action::Continue,
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if self.waiting {
+            self.worker.waiters.borrow_mut().remove(self.context);
+        }
+    }
+}
+
+const PLAIN: (&str, &str) = ("content-type", "text/plain");
+const JSON: (&str, &str) = ("content-type", "application/json");
+const FRESH: (&str, &str) = ("cache-control", "no-store");
+
+/// Answers the current stream with the status document.
+pub(crate) fn send_status(status: u16, document: Status, allow: Option<&str>) {
+    let warnings: Vec<String> = document.warnings.iter().map(|text| format!("199 softclose \"{text}\"")).collect();
+    let mut headers = vec![(STATE_HEADER, document.state.as_str()), JSON, FRESH];
+    headers.extend(warnings.iter().map(|warning| ("warning", warning.as_str())));
+    headers.extend(allow.map(|allow| ("allow", allow)));
+    let body = serde_json::to_string(&document).unwrap_or_default();
+    send(status, &headers, &format!("{body}\n"));
+}
+
+fn send(status: u16, headers: &[(&str, &str)], body: &str) {
+    if let Err(refused) = host::respond(status, headers, body) {
+        host::log(Level::Error, &format!("softclose: an answer could not be sent: {refused:?}"));
+    }
+}
+
+/// The peer's address without its port. The health listener believes no X-Forwarded-For, so this is the connection's own.
+fn peer() -> Option<String> {
+    let address = String::from_utf8(host::property("source\0address").ok()?).ok()?;
+    let bare = address.rsplit_once(':').map_or(address.as_str(), |(host, _port)| host);
+    Some(bare.to_owned())
+}

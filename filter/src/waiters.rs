@@ -1,0 +1,93 @@
+use std::time::Duration;
+
+use softclose_fsm::control::Until;
+use softclose_fsm::{Distrust, Instant, Record, StateName};
+
+/// The most waits that one VM holds. A wait belongs to a preStop command; a thousand of them is somebody's mistake.
+pub(crate) const WAITERS_MAX: usize = 1_000;
+
+/// Streams on this VM that are paused until something happens.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    waiting: Vec<Waiter>,
+}
+
+/// One paused `GET /wait`.
+struct Waiter {
+    context: u32,
+    until: Until,
+    timeout: Duration,
+    ends: Instant,
+    seen: Seen,
+}
+
+/// As much of a record as a waiter wants to hear about.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    state: StateName,
+    since: Instant,
+    may_exit: bool,
+    distrust: Option<Distrust>,
+}
+
+/// A waiter whose time has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Released {
+    pub(crate) context: u32,
+    pub(crate) status: u16,
+    /// Said with a 504.
+    pub(crate) error: Option<String>,
+}
+
+impl Waiters {
+    /// Adds a waiter who has seen `record`; false if there is no room.
+    pub(crate) fn add(&mut self, context: u32, until: Until, timeout: Duration, record: &Record, now: Instant) -> bool {
+        if self.waiting.len() >= WAITERS_MAX {
+            return false;
+        }
+        let ends = now.after(timeout);
+        self.waiting.push(Waiter { context, until, timeout, ends, seen: Seen::of(record) });
+        true
+    }
+
+    /// Forgets a waiter whose stream has ended.
+    pub(crate) fn remove(&mut self, context: u32) {
+        self.waiting.retain(|waiter| waiter.context != context);
+    }
+
+    /// Takes out all for whom `record` at `now` is an answer.
+    pub(crate) fn release(&mut self, record: &Record, now: Instant) -> Vec<Released> {
+        let mut released = Vec::new();
+        let seen = Seen::of(record);
+        self.waiting.retain(|waiter| {
+            let answer = waiter.until.status(record, waiter.seen != seen).map(|status| (status, None));
+            let answer = answer.or_else(|| {
+                let error = format!("not {} within {} ms", waiter.until.as_str(), waiter.timeout.as_millis());
+                (waiter.ends <= now).then_some((504, Some(error)))
+            });
+            let Some((status, error)) = answer else { return true };
+            released.push(Released { context: waiter.context, status, error });
+            false
+        });
+        released
+    }
+
+    /// When the first wait is over.
+    pub(crate) fn first_end(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiter| waiter.ends).min()
+    }
+}
+
+impl Seen {
+    fn of(record: &Record) -> Self {
+        Self {
+            state: record.state.name(),
+            since: record.state.since(),
+            may_exit: record.may_exit(),
+            distrust: record.distrust,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use serde::Serialize;
+use softclose_fsm::{
+    DistrustReason, Effect, Enrolled, Handled, Host, Input, Instant, Loaded, Reading, Record, Registry, Slot,
+    StateName, Status, Stored, handle,
+};
+
+use crate::config::{Config, GateConfig};
+use crate::host::{self, CAS_ABSENT, Failure, Level};
+use crate::metrics::Metrics;
+use crate::stream::send_status;
+use crate::waiters::Waiters;
+
+/// The shared record. The format's version is part of the key: shared data survives a push of another module, which must not
+/// take this one's record for its own.
+const RECORD: &str = "softclose.1.record";
+
+/// The shared registry of bells.
+const REGISTRY: &str = "softclose.1.registry";
+
+/// Requests that a worker counts before it reports them; a hostcall less for each request.
+const REPORTED_BATCH: u64 = 64;
+
+/// While draining, a worker looks at the ledger at least this often, should an edge have been missed.
+const DRAINING_LOOK: Duration = Duration::from_secs(1);
+
+/// How often a lost race for the registry is run again; as for the record, reaching it is a defect of the host.
+const LOSSES_MAX: usize = 256;
+
+thread_local! {
+    /// The generation of this VM's first slot, which names the VM. One VM has one thread and its own statics.
+    static VM: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// One root context: what it and its streams share on one worker.
+pub(crate) struct Worker {
+    pub(crate) config: Config,
+    pub(crate) metrics: Metrics,
+    pub(crate) waiters: RefCell<Waiters>,
+    root: u32,
+    slot: RefCell<Option<Slot>>,
+    /// The record as this worker last saw it, so that counting in OPEN makes no shared-data call.
+    cached: RefCell<Option<Record>>,
+    draining: Cell<bool>,
+    unreported: Cell<u64>,
+    reported_any: Cell<bool>,
+    ticking: Cell<bool>,
+}
+
+impl Worker {
+    /// A worker that nobody can ring yet; `root` is its root context.
+    pub(crate) fn new(root: u32, config: Config, metrics: Metrics) -> Self {
+        Self {
+            config,
+            metrics,
+            waiters: RefCell::default(),
+            root,
+            slot: RefCell::default(),
+            cached: RefCell::default(),
+            draining: Cell::new(false),
+            unreported: Cell::new(0),
+            reported_any: Cell::new(false),
+            ticking: Cell::new(false),
+        }
+    }
+
+    /// Registers the bell, publishes the slot, reads the record and arms the tick, in that order: whatever is committed from
+    /// here on either is in the record that is read, or rings the bell.
+    pub(crate) fn enrol(&self) {
+        let now = host::monotonic();
+        let Some(generation) = update_registry(Registry::take_generation) else {
+            return host::log(Level::Error, "softclose: no generation could be taken; this VM cannot be rung");
+        };
+        let bell = match host::register_queue(&format!("softclose.bell.{generation}")) {
+            Ok(bell) => bell,
+            Err(status) => {
+                return host::log(Level::Error, &format!("softclose: no bell could be registered: {status:?}"));
+            }
+        };
+        let vm = VM.with(|vm| {
+            let first = vm.get().unwrap_or(generation);
+            vm.set(Some(first));
+            first
+        });
+        let slot = Slot { generation, vm, role: self.config.role(), bell, born: now, alive: false, answered: 0 };
+        publish(&slot, now);
+        *self.slot.borrow_mut() = Some(slot);
+        let loaded = (&*self).load();
+        self.keep(loaded.record);
+        // The first tick proves that this VM lives: the canary is killed before it ticks.
+        self.tick_in(Duration::from_millis(1));
+    }
+
+    /// Gives the slot back: this root context is being replaced.
+    pub(crate) fn leave(&self) {
+        if let Some(slot) = self.slot.borrow_mut().take() {
+            update_registry(|registry| registry.leave(slot.generation));
+        }
+    }
+
+    /// Whether `token` is this worker's own bell; takes what lies in it.
+    pub(crate) fn is_rung_by(&self, token: u32) -> bool {
+        let own = self.slot.borrow().as_ref().is_some_and(|slot| slot.bell == token);
+        if own {
+            while host::dequeue(token).is_ok() {}
+        }
+        own
+    }
+
+    /// Reads the record anew, answers the roll call, settles what is due, wakes whom it concerns and arms the next tick.
+    pub(crate) fn heed(&self) {
+        let record = (&*self).load().record;
+        self.answer_roll_call(record.drains);
+        let settled = match record.state.name() {
+            StateName::Open => None,
+            StateName::Draining | StateName::Closing | StateName::Closed | StateName::Fault => {
+                Some(self.take(&Input::Tick))
+            }
+        };
+        let record = settled.map_or(record, |handled| handled.record);
+        self.release(&record);
+        self.keep(record);
+        self.arm();
+    }
+
+    /// Drives the gate with one input.
+    pub(crate) fn take(&self, input: &Input) -> Handled {
+        let handled = handle(&mut &*self, input);
+        if !handled.contended {
+            self.keep(handled.record.clone());
+        }
+        handled
+    }
+
+    /// A request has arrived; whether it is in the ledger.
+    pub(crate) fn enter(&self) -> bool {
+        let counted = self.metrics.enter();
+        self.unreported.set(self.unreported.get() + 1);
+        if self.draining.get() || !self.reported_any.get() || self.unreported.get() >= REPORTED_BATCH {
+            self.report();
+        }
+        if self.draining.get() {
+            // Ends a zero that others may be waiting out.
+            self.take(&Input::Tick);
+        }
+        counted
+    }
+
+    /// A request that is in the ledger has ended. Runs while the SDK tears the stream down: it may call the host, but must not
+    /// answer a stream.
+    pub(crate) fn exit(&self) {
+        self.metrics.leave();
+        if self.draining.get() {
+            self.take(&Input::Tick);
+            self.arm();
+        }
+    }
+
+    /// The status document of `record`, with a reading of its own: the one that decided belongs to the record before.
+    pub(crate) fn status(&self, record: &Record) -> Status {
+        let mut me = self;
+        let reading = me.reading(record);
+        let now = me.now();
+        let plan = match &self.config {
+            Config::Gate(gate) => gate.plan.clone(),
+            Config::Count { .. } => GateConfig::default().plan,
+        };
+        Status::of(record, reading, now, &plan, "gauge", self.metrics.requests())
+    }
+
+    /// Arms the tick for the next deadline of the record or of a waiter; none without one.
+    pub(crate) fn arm(&self) {
+        let now = host::monotonic();
+        let cached = self.cached.borrow();
+        let deadline = cached.as_ref().and_then(|record| record.deadline(now));
+        let look = self.draining.get().then(|| now.after(DRAINING_LOOK));
+        let next = [deadline, look, self.waiters.borrow().first_end()].into_iter().flatten().min();
+        match next {
+            Some(at) => self.tick_in(at.since(now).max(Duration::from_millis(1))),
+            None if self.ticking.get() => self.tick_in(Duration::ZERO),
+            None => {}
+        }
+    }
+
+    fn tick_in(&self, period: Duration) {
+        self.ticking.set(!period.is_zero());
+        if let Err(status) = host::set_tick(period) {
+            host::log(Level::Error, &format!("softclose: no tick could be armed: {status:?}"));
+        }
+    }
+
+    fn keep(&self, record: Record) {
+        self.draining.set(record.state.name() == StateName::Draining);
+        *self.cached.borrow_mut() = Some(record);
+    }
+
+    fn report(&self) {
+        self.metrics.add_requests(self.unreported.replace(0));
+        self.reported_any.set(true);
+    }
+
+    fn answer_roll_call(&self, drain: u64) {
+        let mut slot = self.slot.borrow_mut();
+        let Some(slot) = slot.as_mut().filter(|slot| !slot.alive || slot.answered < drain) else {
+            return;
+        };
+        slot.alive = true;
+        slot.answered = drain;
+        if self.unreported.get() > 0 {
+            self.report();
+        }
+        publish(slot, host::monotonic());
+    }
+
+    fn release(&self, record: &Record) {
+        let released = self.waiters.borrow_mut().release(record, host::monotonic());
+        if released.is_empty() {
+            return;
+        }
+        for waiter in released {
+            if host::speak_for(waiter.context).is_err() {
+                continue;
+            }
+            send_status(waiter.status, Status { error: waiter.error, ..self.status(record) }, None);
+        }
+        if let Err(status) = host::speak_for(self.root) {
+            host::log(Level::Error, &format!("softclose: the root context is gone: {status:?}"));
+        }
+    }
+}
+
+/// What was read of the shared record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Version(u32);
+
+impl Host for &Worker {
+    type Version = Version;
+
+    fn now(&self) -> Instant {
+        host::monotonic()
+    }
+
+    fn load(&mut self) -> Loaded<Version> {
+        let now = host::monotonic();
+        let (record, cas) = match host::shared(RECORD) {
+            Ok(shared) => (serde_json::from_slice(&shared.value).ok(), shared.cas),
+            Err(Failure::NOT_FOUND) => (Some(Record::open(now)), CAS_ABSENT),
+            // Not to be read, so not to be judged; and a write is to fail if there is something.
+            Err(_) => (None, CAS_ABSENT),
+        };
+        let decoded = record.is_some();
+        Loaded { record: record.unwrap_or_else(|| Record::undecodable(now)), version: Version(cas), decoded }
+    }
+
+    fn reading(&mut self, record: &Record) -> Reading {
+        let now = host::monotonic();
+        // Outside of a drain the roll call says who is there: everybody in time, nobody a newcomer.
+        let rung = if record.state.name() == StateName::Draining { record.state.since() } else { now };
+        let roll_call = load_registry().0.roll_call(record.drains, rung, now);
+        Reading { active: self.metrics.active(), roll_call }
+    }
+
+    fn store(&mut self, record: &Record, version: Version) -> Stored {
+        let Ok(bytes) = serde_json::to_vec(record) else {
+            return Stored::Lost;
+        };
+        match host::set_shared(RECORD, &bytes, version.0) {
+            Ok(()) => Stored::Done,
+            Err(_) => Stored::Lost,
+        }
+    }
+
+    fn perform(&mut self, effect: &Effect, record: &Record) {
+        match effect {
+            Effect::Log(transition) => {
+                self.metrics.show(record);
+                log_line("transition", transition);
+            }
+            Effect::LogDistrust(distrust) => {
+                self.metrics.show(record);
+                log_line("distrust", distrust);
+            }
+            Effect::LogTrust(distrust) => {
+                self.metrics.show(record);
+                log_line("trust", distrust);
+            }
+            Effect::Count(counter) => self.metrics.count(*counter),
+            Effect::Ring => ring(),
+        }
+    }
+}
+
+impl Worker {
+    /// Creates the record if nobody has, so that `since` is the start of the process; says what is wrong with the count.
+    pub(crate) fn begin(&self) {
+        let mut me = self;
+        let loaded = me.load();
+        if loaded.version.0 == CAS_ABSENT {
+            // Losing this race is fine: then somebody else has created it.
+            me.store(&loaded.record, loaded.version);
+        }
+        if !self.metrics.gauge_counts() {
+            self.take(&Input::Distrust(DistrustReason::Gauge));
+        }
+        if let Config::Count { fault: Some(fault) } = &self.config {
+            host::log(Level::Warn, &format!("softclose: the counting role goes on with its defaults: {fault}"));
+            self.take(&Input::Distrust(DistrustReason::Config));
+        }
+    }
+}
+
+fn ring() {
+    for slot in load_registry().0.slots() {
+        // A queue that is gone belonged to a VM that is gone; its slot is dropped at the next roll call or publication.
+        let _ = host::enqueue(slot.bell, b"");
+    }
+}
+
+fn publish(slot: &Slot, now: Instant) {
+    match update_registry(|registry| registry.publish(slot.clone(), now)) {
+        Some(Enrolled::Published) => {}
+        Some(Enrolled::Full) => {
+            host::log(Level::Error, "softclose: the registry is full; this VM is missing from every roll call");
+        }
+        None => host::log(Level::Error, "softclose: the registry could not be written"),
+    }
+}
+
+fn load_registry() -> (Registry, u32) {
+    match host::shared(REGISTRY) {
+        // One that does not decode is begun anew: every VM publishes its slot again when it is rung.
+        Ok(shared) => (serde_json::from_slice(&shared.value).unwrap_or_default(), shared.cas),
+        Err(_) => (Registry::default(), CAS_ABSENT),
+    }
+}
+
+fn update_registry<T>(change: impl Fn(&mut Registry) -> T) -> Option<T> {
+    for _ in 0..LOSSES_MAX {
+        let (mut registry, cas) = load_registry();
+        let changed = change(&mut registry);
+        let bytes = serde_json::to_vec(&registry).ok()?;
+        if host::set_shared(REGISTRY, &bytes, cas).is_ok() {
+            return Some(changed);
+        }
+    }
+    None
+}
+
+/// One JSON line at warn: Istio's default level hides anything below.
+fn log_line(kind: &str, what: &impl Serialize) {
+    #[derive(Serialize)]
+    struct Line<'a, T> {
+        softclose: &'a str,
+        #[serde(flatten)]
+        what: &'a T,
+    }
+    if let Ok(json) = serde_json::to_string(&Line { softclose: kind, what }) {
+        host::log(Level::Warn, &json);
+    }
+}
