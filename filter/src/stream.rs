@@ -1,4 +1,5 @@
 use std::rc::Rc;
+use std::time::Duration;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
@@ -100,7 +101,7 @@ impl Asked {
                 self.worker.arm();
                 send_status(200, self.worker.status(&handled.record), None);
             }
-            Ok(Call::Wait { until, timeout }) => self.wait(until, timeout),
+            Ok(Call::Wait { until, after, timeout }) => self.wait(until, after, timeout),
             Err(rejection) => self.reject(rejection),
         }
         Action::Pause
@@ -128,22 +129,16 @@ impl Asked {
         }
     }
 
-    fn wait(&mut self, until: Until, timeout: std::time::Duration) {
+    fn wait(&mut self, until: Until, after: Option<u64>, timeout: Duration) {
         let handled = self.worker.take(&Input::Tick);
-        match until.status(&handled.record, false) {
+        let known = after.unwrap_or(handled.record.changes);
+        match until.status(&handled.record, known) {
             Some(status) => {
                 let document = self.worker.status(&handled.record);
                 let error = (status == 409).then(|| "OPEN: not draining, so there is nothing to wait for".to_owned());
                 send_status(status, Status { error, ..document }, None);
             }
-            None if self.worker.waiters.borrow_mut().add(
-                self.context,
-                until,
-                timeout,
-                &handled.record,
-                handled.now,
-            ) =>
-            {
+            None if self.worker.waiters.borrow_mut().add(self.context, until, timeout, known, handled.now) => {
                 self.waiting = true;
             }
             None => {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use softclose_fsm::control::Until;
-use softclose_fsm::{Distrust, Instant, Record, StateName};
+use softclose_fsm::{Instant, Record};
 
 /// The most waits that one VM holds. A wait belongs to a preStop command; a thousand of them is somebody's mistake.
 pub(crate) const WAITERS_MAX: usize = 1_000;
@@ -18,16 +18,8 @@ struct Waiter {
     until: Until,
     timeout: Duration,
     ends: Instant,
-    seen: Seen,
-}
-
-/// As much of a record as a waiter wants to hear about.
-#[derive(PartialEq, Eq)]
-struct Seen {
-    state: StateName,
-    since: Instant,
-    may_exit: bool,
-    distrust: Option<Distrust>,
+    /// The newest change that its caller knows of.
+    known: u64,
 }
 
 /// A waiter whose time has come.
@@ -40,13 +32,13 @@ pub(crate) struct Released {
 }
 
 impl Waiters {
-    /// Adds a waiter who has seen `record`; false if there is no room.
-    pub(crate) fn add(&mut self, context: u32, until: Until, timeout: Duration, record: &Record, now: Instant) -> bool {
+    /// Adds a waiter who knows of the changes up to `known`; false if there is no room.
+    pub(crate) fn add(&mut self, context: u32, until: Until, timeout: Duration, known: u64, now: Instant) -> bool {
         if self.waiting.len() >= WAITERS_MAX {
             return false;
         }
         let ends = now.after(timeout);
-        self.waiting.push(Waiter { context, until, timeout, ends, seen: Seen::of(record) });
+        self.waiting.push(Waiter { context, until, timeout, ends, known });
         true
     }
 
@@ -58,9 +50,8 @@ impl Waiters {
     /// Takes out all for whom `record` at `now` is an answer.
     pub(crate) fn release(&mut self, record: &Record, now: Instant) -> Vec<Released> {
         let mut released = Vec::new();
-        let seen = Seen::of(record);
         self.waiting.retain(|waiter| {
-            let answer = waiter.until.status(record, waiter.seen != seen).map(|status| (status, None));
+            let answer = waiter.until.status(record, waiter.known).map(|status| (status, None));
             let answer = answer.or_else(|| {
                 let error = format!("not {} within {} ms", waiter.until.as_str(), waiter.timeout.as_millis());
                 (waiter.ends <= now).then_some((504, Some(error)))
@@ -75,17 +66,6 @@ impl Waiters {
     /// When the first wait is over.
     pub(crate) fn first_end(&self) -> Option<Instant> {
         self.waiting.iter().map(|waiter| waiter.ends).min()
-    }
-}
-
-impl Seen {
-    fn of(record: &Record) -> Self {
-        Self {
-            state: record.state.name(),
-            since: record.state.since(),
-            may_exit: record.may_exit(),
-            distrust: record.distrust,
-        }
     }
 }
 

@@ -41,6 +41,8 @@ pub enum Call {
     Wait {
         /// What is waited for.
         until: Until,
+        /// The newest change that the caller knows of (`changes` of a status document); none: the newest there is.
+        after: Option<u64>,
         /// How long.
         timeout: Duration,
     },
@@ -145,8 +147,9 @@ impl Call {
     }
 
     fn wait(fields: &[(&str, &str)]) -> Result<Self, Rejection> {
-        known(fields, &["for", "timeout_ms"])?;
+        known(fields, &["for", "after", "timeout_ms"])?;
         let mut until = Until::Closing;
+        let mut after = None;
         let mut timeout = WAIT_MAX;
         for (at, (field, value)) in fields.iter().enumerate() {
             if fields.iter().take(at).any(|(earlier, _)| earlier == field) {
@@ -156,29 +159,30 @@ impl Call {
                 ("for", "closing") => until = Until::Closing,
                 ("for", "exit") => until = Until::Exit,
                 ("for", _) => return Err(FieldError::new(field, value, &one_of(&["closing", "exit"])).into()),
+                ("after", _) => after = Some(whole_within(field, value, 0..=u64::MAX)?),
                 _ => {
                     let longest = u64::try_from(WAIT_MAX.as_millis()).unwrap_or(u64::MAX);
                     timeout = millis_within(field, value, 1..=longest)?;
                 }
             }
         }
-        Ok(Self::Wait { until, timeout })
+        Ok(Self::Wait { until, after, timeout })
     }
 }
 
 impl Until {
     /// The status of an answer to somebody who waits for this, given the record; none while there is nothing to say.
     ///
-    /// `moved`: there was a transition since the wait began, or the count stopped being believed. Every one is worth an
-    /// answer: 202 if it is not yet what was waited for.
-    pub fn status(self, record: &Record, moved: bool) -> Option<u16> {
+    /// `known` is the newest change that the waiter knows of. Every later one is worth an answer: 202 if it is not yet what is
+    /// waited for.
+    pub fn status(self, record: &Record, known: u64) -> Option<u16> {
         let reached = match (self, record.state.name()) {
             (Self::Closing | Self::Exit, StateName::Open) => return Some(409),
             (Self::Closing, StateName::Closing | StateName::Closed | StateName::Fault) => true,
             (Self::Exit, StateName::Closed | StateName::Fault) => record.may_exit(),
             (Self::Closing, StateName::Draining) | (Self::Exit, StateName::Draining | StateName::Closing) => false,
         };
-        match (reached, moved) {
+        match (reached, record.changes != known) {
             (true, _) => Some(200),
             (false, true) => Some(202),
             (false, false) => None,

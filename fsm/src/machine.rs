@@ -126,7 +126,7 @@ impl Next {
                 let over = self.record.probers.hold_over(fault.since, &fault.plan, self.now) <= self.now;
                 if over && !fault.may_exit {
                     self.record.state = State::Fault(Fault { may_exit: true, ..fault });
-                    self.effects.push(Effect::Ring);
+                    self.change(None);
                 }
             }
         }
@@ -145,7 +145,7 @@ impl Next {
             Some(distrust) if distrust.reason == DistrustReason::RollCall && roll_call.complete_without_newcomers() => {
                 self.record.distrust = None;
                 self.record.note(EventName::Trust, self.now);
-                self.effects.extend([Effect::LogTrust(distrust), Effect::Ring]);
+                self.change(Some(Effect::LogTrust(distrust)));
             }
             None | Some(_) => {}
         }
@@ -304,7 +304,7 @@ impl Next {
             if let State::Draining(draining) = &mut self.record.state {
                 draining.zero_since = None;
             }
-            self.effects.extend([Effect::LogDistrust(distrust), Effect::Ring]);
+            self.change(Some(Effect::LogDistrust(distrust)));
         }
         Reply::Noted
     }
@@ -320,7 +320,13 @@ impl Next {
         };
         self.record.state = state;
         let transition = Transition { verdict: self.record.verdict(), ..transition };
-        self.effects.extend([Effect::Log(transition), Effect::Ring]);
+        self.change(Some(Effect::Log(transition)));
+    }
+
+    /// Something that others act on: it is said, and everybody is woken.
+    fn change(&mut self, said: Option<Effect>) {
+        self.record.changes = self.record.changes.saturating_add(1);
+        self.effects.extend(said.into_iter().chain([Effect::Ring]));
     }
 }
 

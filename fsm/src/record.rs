@@ -18,6 +18,9 @@ pub struct Record {
     pub envoy_drain: Option<Instant>,
     /// Drains begun since the process started; the number of the newest roll call.
     pub drains: u64,
+    /// Changes that somebody who waits wants to hear of: every transition, the end of a fault's hold, the count losing or
+    /// regaining belief.
+    pub changes: u64,
     /// Who asks the balancer path, how often, and what it was told.
     pub probers: Probers,
     /// What happened, oldest first; the newest [`Record::EVENTS_MAX`].
@@ -148,6 +151,7 @@ impl Record {
             distrust: None,
             envoy_drain: None,
             drains: 0,
+            changes: 0,
             probers: Probers::default(),
             events: Vec::new(),
         }

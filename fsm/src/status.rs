@@ -49,6 +49,8 @@ pub struct Status {
     pub envoy_drain_us: Option<Instant>,
     /// Drains begun since the process started.
     pub drains: u64,
+    /// The number of the newest change; `GET /wait?after=` takes it, so that nothing falls between two waits.
+    pub changes: u64,
     /// What this drain does; in OPEN what a drain would do.
     pub plan: Plan,
     /// Until the drain ends, whatever is in flight.
@@ -98,6 +100,7 @@ impl Status {
             opinion,
             envoy_drain_us: record.envoy_drain,
             drains: record.drains,
+            changes: record.changes,
             plan: record.plan().unwrap_or(plan).clone(),
             deadline_in_ms: deadline.map(|deadline| deadline.since(now)),
             events: record.events.clone(),

@@ -19,7 +19,7 @@ fn draining() -> Record {
 
 fn waiting(until: Until, record: &Record) -> Waiters {
     let mut waiters = Waiters::default();
-    assert!(waiters.add(7, until, TIMEOUT, record, START));
+    assert!(waiters.add(7, until, TIMEOUT, record.changes, START));
     waiters
 }
 
@@ -91,7 +91,7 @@ fn waits_are_bounded() {
     let record = draining();
     let mut waiters = Waiters::default();
     for context in 0..WAITERS_MAX {
-        assert!(waiters.add(context as u32, Until::Closing, TIMEOUT, &record, START));
+        assert!(waiters.add(context as u32, Until::Closing, TIMEOUT, record.changes, START));
     }
-    assert!(!waiters.add(0, Until::Closing, TIMEOUT, &record, START));
+    assert!(!waiters.add(0, Until::Closing, TIMEOUT, record.changes, START));
 }

@@ -21,7 +21,7 @@ fn parse(method: &str, target: &str) -> Result<Call, Rejection> {
 
 #[test]
 fn each_call_is_understood() {
-    let wait = |until, millis| Call::Wait { until, timeout: Duration::from_millis(millis) };
+    let wait = |until, millis| Call::Wait { until, after: None, timeout: Duration::from_millis(millis) };
     let drain = |plan, envoy_drain_started| Call::Drain { plan, envoy_drain_started };
     let plan = base().with([("deadline_ms", "45000"), ("settle_ms", "0")]).unwrap();
     for (method, target, call) in [
@@ -36,6 +36,11 @@ fn each_call_is_understood() {
         ("GET", "/status", Call::Status),
         ("GET", "/wait", wait(Until::Closing, 15_000)),
         ("GET", "/wait?for=exit&timeout_ms=1", wait(Until::Exit, 1)),
+        (
+            "GET",
+            "/wait?after=7",
+            Call::Wait { until: Until::Closing, after: Some(7), timeout: Duration::from_secs(15) },
+        ),
         ("GET", "/wait?timeout_ms=15000&for=closing", wait(Until::Closing, 15_000)),
     ] {
         assert_eq!(parse(method, target), Ok(call), "{method} {target}");
@@ -121,11 +126,12 @@ fn each_wrong_query_is_400_and_names_field_value_and_bound() {
         ),
         ("POST", "/observe?active=1&active=2", r#"active: got "2", must be once only"#),
         ("POST", "/observe?n=1", r#"n: got "1", must be absent: the fields are active"#),
+        ("GET", "/wait?after=x", r#"after: got "x", must be a whole number from 0 to 18446744073709551615"#),
         ("GET", "/wait?for=open", r#"for: got "open", must be one of closing, exit"#),
         ("GET", "/wait?for=exit&for=exit", r#"for: got "exit", must be once only"#),
         ("GET", "/wait?timeout_ms=0", r#"timeout_ms: got "0", must be a whole number from 1 to 15000"#),
         ("GET", "/wait?timeout_ms=15001", r#"timeout_ms: got "15001", must be a whole number from 1 to 15000"#),
-        ("GET", "/wait?until=exit", r#"until: got "exit", must be absent: the fields are for, timeout_ms"#),
+        ("GET", "/wait?until=exit", r#"until: got "exit", must be absent: the fields are for, after, timeout_ms"#),
     ] {
         let rejection = parse(method, target).unwrap_err();
         assert_eq!((rejection.status, rejection.reason.as_str()), (400, reason), "{method} {target}");
@@ -184,9 +190,9 @@ fn a_wait_is_answered_by_where_the_gate_stands() {
     ];
     for (until, row) in table {
         for (record, expected) in records.iter().zip(row) {
-            assert_eq!(until.status(record, false), expected, "{until:?} in {}", record.state.name());
+            assert_eq!(until.status(record, record.changes), expected, "{until:?} in {}", record.state.name());
             assert_eq!(
-                until.status(record, true),
+                until.status(record, u64::MAX),
                 expected.or(Some(202)),
                 "{until:?} in {}, moved",
                 record.state.name()

@@ -67,7 +67,7 @@ struct VmState {
     slot: Slot,
     draining: bool,
     tick: Option<Instant>,
-    waiter: Option<(Until, Instant)>,
+    waiter: Option<(Until, u64)>,
 }
 
 /// What a worker's thread is asked to do.
@@ -319,9 +319,9 @@ impl World {
             Micro::Perform(Effect::LogDistrust(_) | Effect::LogTrust(_) | Effect::Count(_)) => {}
             Micro::Settle(role) => self.keep(at, role),
             Micro::Wait(until) => {
-                let since = self.record.state.since();
-                let waits = until.status(&self.record, false).is_none();
-                self.workers[at].gate.waiter = waits.then_some((until, since));
+                let known = self.record.changes;
+                let waits = until.status(&self.record, known).is_none();
+                self.workers[at].gate.waiter = waits.then_some((until, known));
             }
             Micro::Finish(role) => self.finish(at, role),
         }
@@ -375,9 +375,9 @@ impl World {
         let record = self.record.clone();
         let vm = self.vm(at, role);
         vm.tick = deadline;
-        if let Some((until, since)) = vm.waiter {
-            match until.status(&record, record.state.since() != since) {
-                Some(202) => vm.waiter = Some((until, record.state.since())),
+        if let Some((until, known)) = vm.waiter {
+            match until.status(&record, known) {
+                Some(202) => vm.waiter = Some((until, record.changes)),
                 Some(_) => vm.waiter = None,
                 None => {}
             }
