@@ -1,0 +1,80 @@
+//! What Envoy's own counters say of the requests in flight.
+
+/// Requests that clients wait for, over the traffic listeners: the sum of `http.outbound_*.downstream_rq_active`.
+///
+/// The clusters' counters are left out on purpose: whatever an upstream works on for a client is in flight downstream too, and
+/// what is not for a client (streams of access logs, rate limits, tracing) never ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// None if Envoy has no such stat, as under Istio's default stats matcher: unknown, not zero.
+    pub(crate) requests: Option<u64>,
+}
+
+impl Counters {
+    /// Adds one line of `GET /stats`, `name: value`.
+    pub(crate) fn add(&mut self, line: &str) {
+        // Names may hold any character of a listener's name, the value none.
+        let Some((name, value)) = line.rsplit_once(": ") else { return };
+        let Ok(value) = value.trim_end().parse::<u64>() else { return };
+        let prefix = name.strip_prefix("http.").and_then(|name| name.strip_suffix(".downstream_rq_active"));
+        // Istio's gateway listeners are `outbound_<address>_<port>`. Admin, the agent's, the stats and softclose's own
+        // listeners have other prefixes, and a probe in flight there must not hold up the drain.
+        if prefix.is_some_and(|prefix| prefix.starts_with("outbound_")) {
+            self.requests = Some(self.requests.unwrap_or(0).saturating_add(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counters;
+
+    fn requests(lines: &[&str]) -> Option<u64> {
+        let mut counters = Counters::default();
+        for line in lines {
+            counters.add(line);
+        }
+        counters.requests
+    }
+
+    #[test]
+    fn traffic_listeners_are_summed_and_clusters_left_out() {
+        let read = requests(&[
+            "cluster.outbound|8080||app.default.svc.cluster.local.upstream_rq_active: 3",
+            "http.outbound_0.0.0.0_8080.downstream_rq_active: 2",
+            "http.outbound_0.0.0.0_8443;.downstream_rq_active: 2",
+        ]);
+        assert_eq!(read, Some(4));
+    }
+
+    #[test]
+    fn admin_agent_stats_and_our_own_listeners_are_not_traffic() {
+        let read = requests(&[
+            "http.admin.downstream_rq_active: 1",
+            "http.agent.downstream_rq_active: 1",
+            "http.stats.downstream_rq_active: 1",
+            "http.softclose_control.downstream_rq_active: 1",
+            "http.softclose_health.downstream_rq_active: 1",
+        ]);
+        assert_eq!(read, None);
+    }
+
+    #[test]
+    fn without_a_downstream_stat_there_is_no_opinion_whatever_the_clusters_say() {
+        assert_eq!(requests(&["cluster.outbound|80||a.upstream_rq_active: 0"]), None);
+        assert_eq!(requests(&["http.outbound_0.0.0.0_8080.downstream_rq_active: 0"]), Some(0));
+    }
+
+    #[test]
+    fn other_lines_are_passed_over() {
+        let read = requests(&[
+            "",
+            "nonsense",
+            "http.outbound_0.0.0.0_80.downstream_rq_total: 9",
+            "http.outbound_0.0.0.0_80.downstream_rq_active: -1",
+            "http.outbound_0.0.0.0_80.downstream_rq_active: x",
+            "http.outbound_0.0.0.0_80.downstream_rq_active",
+        ]);
+        assert_eq!(read, None);
+    }
+}

@@ -1,0 +1,52 @@
+//! Exit codes. They are an interface: kubelet writes them into the `FailedPreStopHook` event, the only witness that outlives
+//! the pod, and people alert on them. A number never changes its meaning.
+
+/// Nothing was cut.
+pub(crate) const CLEAN: u8 = 0;
+/// A command was refused by the gate (409).
+pub(crate) const REFUSED: u8 = 1;
+/// The deadline, or an operator, came while requests were in flight.
+pub(crate) const CUT: u8 = 10;
+/// The count of requests in flight was not to be believed.
+pub(crate) const DISTRUSTED: u8 = 11;
+/// No softclose in this Envoy; by Envoy's own counters nothing was cut.
+pub(crate) const FALLBACK_CLEAN: u8 = 12;
+/// No softclose in this Envoy, and not known to be clean.
+pub(crate) const FALLBACK_UNKNOWN: u8 = 13;
+/// Reserved: streams that never end were left behind.
+pub(crate) const STREAMS_LEFT: u8 = 14;
+/// Clean in the end, but somebody reopened the gate in between.
+pub(crate) const REOPENED: u8 = 15;
+/// Envoy does not listen any more.
+pub(crate) const ENVOY_GONE: u8 = 16;
+/// The grace period was about to end.
+pub(crate) const BUDGET_SPENT: u8 = 17;
+/// The arguments were not understood: `EX_USAGE` of sysexits(3).
+pub(crate) const USAGE: u8 = 64;
+/// A command did not reach the gate: `EX_UNAVAILABLE` of sysexits(3).
+pub(crate) const UNAVAILABLE: u8 = 69;
+
+/// What `prestop` may end with, for `--help`.
+pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
+    (CLEAN, "clean: nothing was cut"),
+    (CUT, "the deadline (or an operator) came with requests in flight: cut at most n"),
+    (
+        DISTRUSTED,
+        "the count of requests was not to be believed; the last line says why, and what Envoy's counters said",
+    ),
+    (FALLBACK_CLEAN, "softclose's filter did not answer: polled Envoy's counters instead, and they read zero"),
+    (FALLBACK_UNKNOWN, "the same, but the deadline came first or the counters are missing: not known to be clean"),
+    (STREAMS_LEFT, "reserved: streams that never end were left"),
+    (REOPENED, "clean, but somebody reopened the gate in between"),
+    (ENVOY_GONE, "Envoy is gone: nothing listens on admin or control"),
+    (BUDGET_SPENT, "budget spent: the grace period ends in a second"),
+    (USAGE, "the arguments were not understood; the drain was carried out with defaults"),
+];
+
+/// What the other commands may end with.
+pub(crate) const OF_COMMANDS: [(u8, &str); 4] = [
+    (CLEAN, "done"),
+    (REFUSED, "refused; the reason is printed"),
+    (USAGE, "the arguments were not understood; nothing was done"),
+    (UNAVAILABLE, "the control listener did not answer, or what answered is not softclose"),
+];

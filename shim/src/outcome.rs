@@ -1,0 +1,190 @@
+//! What a drain came to, and what that is as an exit code.
+
+use std::fmt;
+
+use softclose_fsm::{FaultReason, StateName, Status, Verdict};
+
+use crate::exit;
+
+/// What a drain came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing was cut.
+    Clean,
+    /// Nothing was cut in the end.
+    Reopened,
+    /// Requests were in flight when the balancer was told.
+    Cut {
+        /// Who told it.
+        by: &'static str,
+        /// How many may have been cut.
+        at_most: u64,
+    },
+    /// The count was not to be believed.
+    Distrusted {
+        /// Why.
+        reason: &'static str,
+        /// How many may have been cut by Envoy's own counters, if those said anything.
+        opinion: Option<u64>,
+    },
+    /// Fallback, and Envoy's counters read zero.
+    FallbackClean,
+    /// Fallback, and not that.
+    FallbackUnknown {
+        /// Why.
+        reason: &'static str,
+        /// How many may have been cut, if known.
+        at_most: Option<u64>,
+    },
+    /// Nothing listens any more.
+    EnvoyGone {
+        /// Requests in flight when it last answered.
+        last_seen: Option<u64>,
+    },
+    /// The grace period is about to end.
+    BudgetSpent {
+        /// Where the gate stood, if known.
+        state: Option<StateName>,
+        /// How many may have been cut, by a last look; none if that was not answered.
+        at_most: Option<u64>,
+        /// Requests in flight when it last answered.
+        last_seen: Option<u64>,
+    },
+}
+
+impl Outcome {
+    /// What a finished drain came to by its last document. `peak` is the most that was seen in flight after the balancer was
+    /// told; `reopened`, that somebody reopened the gate on the way.
+    pub(crate) fn of(document: Option<&Status>, peak: u64, reopened: bool) -> Self {
+        let Some((document, verdict)) = document.and_then(|document| Some((document, document.verdict.as_ref()?)))
+        else {
+            return Self::Distrusted { reason: "the status document was not understood", opinion: None };
+        };
+        match verdict {
+            Verdict::Clean if reopened => Self::Reopened,
+            Verdict::Clean => Self::Clean,
+            Verdict::SecondOpinion { distrust } => Self::Distrusted { reason: distrust.as_str(), opinion: Some(0) },
+            // A zero that is not believed is no better when an operator acts on it.
+            Verdict::Operator { active } => match document.distrust {
+                Some(distrust) => Self::Distrusted { reason: distrust.reason.as_str(), opinion: None },
+                None if *active > 0 => Self::Cut { by: "close-lb", at_most: peak.max(*active) },
+                None if reopened => Self::Reopened,
+                None => Self::Clean,
+            },
+            Verdict::Fault { reason: FaultReason::Deadline, active } => {
+                Self::Cut { by: "the deadline", at_most: peak.max(active.unwrap_or(0)) }
+            }
+            Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => {
+                Self::Distrusted { reason: distrust.as_str(), opinion: *active }
+            }
+        }
+    }
+
+    /// Its exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Clean => exit::CLEAN,
+            Self::Reopened => exit::REOPENED,
+            Self::Cut { .. } => exit::CUT,
+            Self::Distrusted { .. } => exit::DISTRUSTED,
+            Self::FallbackClean => exit::FALLBACK_CLEAN,
+            Self::FallbackUnknown { .. } => exit::FALLBACK_UNKNOWN,
+            Self::EnvoyGone { .. } => exit::ENVOY_GONE,
+            Self::BudgetSpent { .. } => exit::BUDGET_SPENT,
+        }
+    }
+
+    /// Whether the gate itself says that nothing was cut: only then is the agent's own drain, the second net, taken away.
+    pub(crate) fn is_clean(&self) -> bool {
+        matches!(self, Self::Clean | Self::Reopened)
+    }
+
+    /// How many may have been cut; none if nobody knows.
+    pub(crate) fn cut_at_most(&self) -> Option<u64> {
+        match self {
+            Self::Clean | Self::Reopened | Self::FallbackClean => Some(0),
+            Self::Cut { at_most, .. } => Some(*at_most),
+            Self::Distrusted { opinion, .. } => *opinion,
+            // What was last seen is no bound: more may have come since.
+            Self::EnvoyGone { .. } => None,
+            Self::FallbackUnknown { at_most, .. } | Self::BudgetSpent { at_most, .. } => *at_most,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clean => f.write_str("clean"),
+            Self::Reopened => f.write_str("clean, but somebody reopened the gate in between"),
+            Self::Cut { by, .. } => write!(f, "{by} came with requests in flight"),
+            Self::Distrusted { reason, opinion } => {
+                let opinion = match opinion {
+                    Some(0) => "Envoy's own counters read zero",
+                    Some(_) => "Envoy's own counters did not read zero",
+                    None => "no second opinion",
+                };
+                write!(f, "the count was not to be believed ({reason}; {opinion})")
+            }
+            Self::FallbackClean => f.write_str("degraded, no softclose here; Envoy's own counters read zero"),
+            Self::FallbackUnknown { reason, .. } => {
+                write!(f, "degraded, no softclose here, not known to be clean ({reason})")
+            }
+            Self::EnvoyGone { last_seen } => write!(f, "Envoy is gone{}", LastSeen(*last_seen)),
+            Self::BudgetSpent { state, last_seen, .. } => {
+                let state = state.map_or("an unknown state", StateName::as_str);
+                write!(f, "budget spent in {state}{}", LastSeen(*last_seen))
+            }
+        }
+    }
+}
+
+struct LastSeen(Option<u64>);
+
+impl fmt::Display for LastSeen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |active| write!(f, " ({active} in flight when last seen)"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softclose_fsm::{
+        Distrust, DistrustReason, FaultReason, Instant, Plan, Preset, Reading, Record, RollCall, Status, Verdict,
+    };
+
+    use super::Outcome;
+
+    fn outcome(verdict: Verdict, distrust: Option<DistrustReason>, peak: u64, reopened: bool) -> (u8, Option<u64>) {
+        let now = Instant::from_micros(1);
+        let reading = Reading { active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+        let plan = Plan::preset(Preset::Haproxy);
+        let mut document = Status::of(&Record::open(now), reading, now, &plan, "gauge", 0);
+        document.verdict = Some(verdict);
+        document.distrust = distrust.map(|reason| Distrust { reason, since: now });
+        let outcome = Outcome::of(Some(&document), peak, reopened);
+        (outcome.code(), outcome.cut_at_most())
+    }
+
+    #[test]
+    fn each_verdict_has_its_code_and_its_bound() {
+        use DistrustReason::Gauge;
+        let fault = |reason, active| Verdict::Fault { reason, active };
+        assert_eq!(outcome(Verdict::Clean, None, 9, false), (0, Some(0)));
+        assert_eq!(outcome(Verdict::Clean, None, 9, true), (15, Some(0)));
+        assert_eq!(outcome(Verdict::Operator { active: 0 }, None, 0, false), (0, Some(0)));
+        assert_eq!(outcome(Verdict::Operator { active: 0 }, None, 0, true), (15, Some(0)));
+        assert_eq!(outcome(Verdict::Operator { active: 3 }, None, 0, true), (10, Some(3)));
+        assert_eq!(outcome(Verdict::Operator { active: 0 }, Some(Gauge), 0, false), (11, None));
+        assert_eq!(outcome(fault(FaultReason::Deadline, Some(4)), None, 0, false), (10, Some(4)));
+        assert_eq!(outcome(fault(FaultReason::Deadline, Some(4)), None, 6, false), (10, Some(6)));
+        assert_eq!(outcome(fault(FaultReason::Distrust(Gauge), Some(4)), Some(Gauge), 0, false), (11, Some(4)));
+        assert_eq!(outcome(fault(FaultReason::Distrust(Gauge), None), Some(Gauge), 0, false), (11, None));
+        assert_eq!(outcome(Verdict::SecondOpinion { distrust: Gauge }, Some(Gauge), 0, false), (11, Some(0)));
+    }
+
+    #[test]
+    fn without_a_document_or_a_verdict_nothing_is_called_clean() {
+        assert_eq!(Outcome::of(None, 0, false).code(), 11);
+    }
+}

@@ -1,0 +1,17 @@
+//! The built binary against stand-ins for Envoy's admin, softclose's control listener and Istio's agent. The gate behind the
+//! control listener is the real one; what listens is scripted, so that it can hang, lie and vanish when asked to.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml relaxes test functions, not their helpers"
+)]
+
+mod commands;
+mod distrust;
+mod fallback;
+mod faults;
+mod log;
+mod prestop;
+mod stand_in;
+mod twice;
+mod usage;
