@@ -1,0 +1,53 @@
+//! `softclose-lab demo`: the headline on one machine, from real processes.
+
+use anyhow::Result;
+
+use crate::mode::{IMPROVED_POLL_S, Mode};
+use crate::run::{Plan, Record};
+use crate::scenario::Scenario;
+use crate::soak::grounded_run;
+use crate::{Options, chart, report, verdict};
+
+/// Runs S1 in the three modes; true if the demo shows what it claims.
+pub(crate) async fn run(options: &Options) -> Result<bool> {
+    let scenario = Scenario::read("S1")?;
+    let out = options.place.folder()?;
+    let times = scenario.scale(options.scale())?;
+    println!("{}: {}, {} times", scenario.name, scenario.title, options.scale());
+    println!(
+        "{}, deleted at {} s, balancer checks each {} ms (2 failures = DOWN)\n",
+        times.request, times.delete_at_s, times.check_inter_ms
+    );
+    let mut records: Vec<Record> = Vec::new();
+    let mut ground_failures = 0;
+    for mode in Mode::ALL {
+        println!("{}: {}", mode.name(), mode.meaning());
+        let plan = Plan {
+            scenario: scenario.clone(),
+            scale: options.scale().to_owned(),
+            mode,
+            protocols: options.protocols(),
+            concurrency: options.concurrency,
+            number: 1,
+            aloud: true,
+        };
+        let (record, failed) = grounded_run(&plan, &out.join(mode.name())).await?;
+        ground_failures += failed;
+        println!("  {}: {}\n", record.word(), record.order);
+        records.push(record);
+    }
+    std::fs::write(out.join("s1.svg"), chart::stacked(&records))?;
+
+    println!("{}\n", report::scenario_table(&scenario, &records));
+    println!("{}\n", report::legend());
+    println!("mode improved polls each {IMPROVED_POLL_S} s: an assumption, the published script does not say.");
+    if ground_failures > 0 {
+        println!("{ground_failures} runs were repeated: HAProxy was DOWN before health failed.");
+    }
+    println!("timelines and all logs: {} (s1.svg shows the modes side by side)", out.display());
+    let reasons = verdict::demo(&records);
+    for reason in &reasons {
+        println!("FAILED: {reason}");
+    }
+    Ok(reasons.is_empty())
+}

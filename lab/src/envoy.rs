@@ -1,0 +1,161 @@
+//! Envoy: its configuration on disk, and what its admin says.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::http::Client;
+use crate::manifest::{Manifest, Overrides, extension_file};
+use crate::topology;
+
+/// The sum that event 4 is about: requests in flight downstream on the traffic listeners and upstream to their clusters.
+const ACTIVE: &str =
+    r"%5E(http%5C.outbound_.%2A%5C.downstream_rq_active%7Ccluster%5C.outbound.%2A%5C.upstream_rq_active)%24";
+
+/// What one Envoy is to be configured with.
+pub(crate) struct Config<'a> {
+    /// The module, if softclose is part of this gateway.
+    pub(crate) module: Option<PathBuf>,
+    pub(crate) overrides: &'a Overrides,
+}
+
+impl Config<'_> {
+    /// Writes bootstrap, LDS and extension configurations into `dir`; returns the bootstrap's path.
+    pub(crate) fn write(&self, dir: &Path) -> Result<PathBuf> {
+        let root = topology::root()?;
+        let template = |name: &str| -> Result<Value> {
+            let path = root.join("testdata/envoy").join(name);
+            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = topology::fill(&text, dir, &[]).with_context(|| format!("in {}", path.display()))?;
+            serde_saphyr::from_str(&text).with_context(|| format!("in {}", path.display()))
+        };
+        let traffic = template("traffic-listener.yaml")?;
+        let mut listeners = vec![traffic.clone()];
+        if let Some(module) = &self.module {
+            let manifest = Manifest::read(&root.join("envoyfilter.yaml"))?;
+            let resolved = manifest.resolve(traffic, module, dir, self.overrides)?;
+            listeners = resolved.listeners;
+            for (name, extension) in resolved.extensions {
+                write_resources(&dir.join(extension_file(&name)), &[extension])?;
+            }
+        }
+        write_resources(&dir.join("lds.json"), &listeners)?;
+        let bootstrap = dir.join("bootstrap.json");
+        write_json(&bootstrap, &template("bootstrap.yaml")?)?;
+        Ok(bootstrap)
+    }
+}
+
+/// Gives a running Envoy another plugin configuration, as a push of the control plane would.
+pub(crate) fn push_plugin_configuration(dir: &Path, extension: &str, configuration: &str) -> Result<()> {
+    let path = dir.join(extension_file(extension));
+    let mut response: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+    let at = "/resources/0/typed_config/config/configuration/value";
+    *response.pointer_mut(at).with_context(|| format!("{} has no {at}", path.display()))? = json!(configuration);
+    // Envoy watches for a move into place, not for writes.
+    let next = path.with_extension("next");
+    write_json(&next, &response)?;
+    std::fs::rename(&next, &path).with_context(|| format!("cannot replace {}", path.display()))
+}
+
+/// The Envoy to run.
+pub(crate) fn binary() -> PathBuf {
+    topology::foreign("ENVOY_BIN", "envoy")
+}
+
+/// Requests in flight as admin counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Active {
+    pub(crate) downstream: u64,
+    pub(crate) upstream: u64,
+}
+
+/// Reads Envoy's admin from an address of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Admin(Client);
+
+impl Admin {
+    pub(crate) fn new() -> Self {
+        Self(Client::new(topology::ADMIN_PROBE, Duration::from_secs(2)))
+    }
+
+    /// An admin page, or why there is none.
+    pub(crate) async fn page(&self, path: &str) -> Result<String, String> {
+        match self.0.get(topology::local(topology::ADMIN), path).await {
+            Ok(answer) if answer.status == 200 => Ok(answer.body),
+            Ok(answer) => Err(format!("status {}", answer.status)),
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+
+    /// Whether every listener has been set up.
+    pub(crate) async fn ready(&self) -> bool {
+        self.page("/ready").await.is_ok_and(|body| body.trim() == "LIVE")
+    }
+
+    /// Requests in flight; no answer is unknown, never zero.
+    pub(crate) async fn active(&self) -> Result<Active, String> {
+        parse_active(&self.page(&format!("/stats?filter={ACTIVE}")).await?).ok_or_else(|| "no such stats".to_owned())
+    }
+
+    /// Extension configurations that Envoy took and refused since its start.
+    pub(crate) async fn extension_pushes(&self, extension: &str) -> Result<(u64, u64), String> {
+        let page = self.page(&format!("/stats?filter=extension_config_discovery.*{extension}")).await?;
+        let sum = |counter: &str| {
+            let lines =
+                page.lines().filter_map(|line| line.rsplit_once(": ")).filter(|(name, _)| name.ends_with(counter));
+            lines.filter_map(|(_, value)| value.trim().parse::<u64>().ok()).sum()
+        };
+        Ok((sum("config_reload"), sum("config_fail")))
+    }
+
+    /// New connections that each worker took on listeners with this stat prefix, since Envoy's start.
+    pub(crate) async fn connections_by_worker(&self, stat_prefix: &str) -> Result<Vec<u64>, String> {
+        let page = self.page(&format!("/stats?filter=listener.{stat_prefix}.worker_.%2Adownstream_cx_total")).await?;
+        Ok(page.lines().filter_map(|line| line.rsplit(": ").next()?.trim().parse().ok()).collect())
+    }
+}
+
+fn parse_active(page: &str) -> Option<Active> {
+    let mut active = Active { downstream: 0, upstream: 0 };
+    let mut seen = false;
+    for line in page.lines() {
+        let (name, value) = line.rsplit_once(": ")?;
+        let value: u64 = value.trim().parse().ok()?;
+        if name.ends_with("downstream_rq_active") {
+            active.downstream += value;
+            seen = true;
+        } else {
+            active.upstream += value;
+        }
+    }
+    seen.then_some(active)
+}
+
+fn write_resources(path: &Path, resources: &[Value]) -> Result<()> {
+    write_json(path, &json!({ "version_info": "1", "resources": resources }))
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn active_sums_listeners_and_clusters() {
+        let page =
+            "cluster.outbound|8080||app.upstream_rq_active: 2\nhttp.outbound_0.0.0.0_28080.downstream_rq_active: 3\n";
+        assert_eq!(parse_active(page), Some(Active { downstream: 3, upstream: 2 }));
+    }
+
+    #[test]
+    fn an_empty_page_is_unknown_and_not_zero() {
+        assert_eq!(parse_active(""), None);
+    }
+}

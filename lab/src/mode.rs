@@ -1,0 +1,94 @@
+//! The modes: who answers health, and which preStop command a pod's deletion runs.
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use crate::scenario::Scale;
+use crate::topology;
+
+/// How a gateway leaves its balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Fail health first, then sleep: what people run.
+    Current,
+    /// Drain, poll until nothing is in flight, then fail health.
+    Improved,
+    /// The gate inside Envoy, and `softclose prestop`.
+    Softclose,
+}
+
+/// Seconds between two polls of mode improved. An assumption: the published script does not say.
+pub(crate) const IMPROVED_POLL_S: u32 = 1;
+
+impl Mode {
+    pub(crate) const ALL: [Self; 3] = [Self::Current, Self::Improved, Self::Softclose];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Current => "current",
+            Self::Improved => "improved",
+            Self::Softclose => "softclose",
+        }
+    }
+
+    /// One line for a reader who has not met the mode.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Current => "health fails first, then the pod sleeps (what people run)",
+            Self::Improved => "a script drains, polls each second until nothing is in flight, then fails health",
+            Self::Softclose => "the gate inside Envoy fails health when the last request has ended",
+        }
+    }
+
+    /// Whether softclose's filters are part of the gateway; otherwise the hc stand-in answers health.
+    pub(crate) fn has_gate(self) -> bool {
+        match self {
+            Self::Current | Self::Improved => false,
+            Self::Softclose => true,
+        }
+    }
+
+    /// The preStop command, with an environment of its own and nothing inherited.
+    pub(crate) fn pre_stop(self, scale: &Scale) -> Result<Command> {
+        let script = |name: &str| -> Result<Command> {
+            let mut command = Command::new("/bin/sh");
+            command.arg(topology::root()?.join("testdata/prestop").join(name));
+            command.env_clear().env("PATH", "/usr/bin:/bin");
+            command.env("HC", topology::local(topology::HEALTH).to_string());
+            command.env("ADMIN", topology::local(topology::ADMIN).to_string());
+            Ok(command)
+        };
+        match self {
+            Self::Current => {
+                let mut command = script("current.sh")?;
+                command.env("SLEEP", scale.current_sleep_s.to_string());
+                Ok(command)
+            }
+            Self::Improved => {
+                let mut command = script("improved.sh")?;
+                command.env("POLL", IMPROVED_POLL_S.to_string());
+                command.env("MAX_WAIT", scale.max_wait_s.to_string());
+                command.env("LB_BUFFER", scale.lb_buffer_s.to_string());
+                Ok(command)
+            }
+            Self::Softclose => {
+                let mut command = shim()?;
+                command.arg("prestop").arg("--grace").arg(format!("{}s", scale.grace_s));
+                command.args(["--admin", &topology::local(topology::ADMIN).to_string()]);
+                command.args(["--control", &topology::local(topology::CONTROL).to_string()]);
+                command.args(["--agent", &topology::local(topology::AGENT).to_string()]);
+                Ok(command)
+            }
+        }
+    }
+}
+
+/// The real preStop binary, in an empty environment as in a distroless image.
+pub(crate) fn shim() -> Result<Command> {
+    let mut command = Command::new(topology::artifact("SOFTCLOSE_BIN", "softclose")?);
+    command.env_clear();
+    Ok(command)
+}
