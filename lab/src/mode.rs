@@ -1,5 +1,7 @@
 //! The modes: who answers health, and which preStop command a pod's deletion runs.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -74,21 +76,19 @@ impl Mode {
                 command.env("LB_BUFFER", scale.lb_buffer_s.to_string());
                 Ok(command)
             }
-            Self::Softclose => {
-                let mut command = shim()?;
-                command.arg("prestop").arg("--grace").arg(format!("{}s", scale.grace_s));
-                command.args(["--admin", &topology::local(topology::ADMIN).to_string()]);
-                command.args(["--control", &topology::local(topology::CONTROL).to_string()]);
-                command.args(["--agent", &topology::local(topology::AGENT).to_string()]);
-                Ok(command)
-            }
+            Self::Softclose => softclose_pre_stop(Duration::from_secs(scale.grace_s.into())),
         }
     }
 }
 
-/// The real preStop binary, in an empty environment as in a distroless image.
-pub(crate) fn shim() -> Result<Command> {
+/// The real preStop binary, in an empty environment as in a distroless image, told of this grace period.
+pub(crate) fn softclose_pre_stop(grace: Duration) -> Result<Command> {
     let mut command = Command::new(topology::artifact("SOFTCLOSE_BIN", "softclose")?);
     command.env_clear();
+    // Outside a container the first process is not the pod's, and its output is none of ours.
+    command.args(["prestop", "--log-also", "none", "--grace", &format!("{}s", grace.as_secs())]);
+    for (flag, port) in [("--admin", topology::ADMIN), ("--control", topology::CONTROL), ("--agent", topology::AGENT)] {
+        command.args([flag, &topology::local(port).to_string()]);
+    }
     Ok(command)
 }

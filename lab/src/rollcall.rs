@@ -89,13 +89,7 @@ async fn uncounted(dir: &std::path::Path, in_flight: usize, checks: &mut Checks)
     );
     gate.command("/reopen").await?;
 
-    if let Ok(mut shim) = mode::shim() {
-        shim.args(["prestop", "--grace", &format!("{}s", GRACE.as_secs())]);
-        for (flag, port) in
-            [("--admin", topology::ADMIN), ("--control", topology::CONTROL), ("--agent", topology::AGENT)]
-        {
-            shim.args([flag, &topology::local(port).to_string()]);
-        }
+    if let Ok(shim) = mode::softclose_pre_stop(GRACE) {
         let mut shim = Process::start("prestop", shim, dir)?;
         let exit = shim.exit(GRACE + Duration::from_secs(2)).await.and_then(|status| status.code());
         let said = std::fs::read_to_string(dir.join("prestop.log"))?;

