@@ -14,6 +14,10 @@ pub(crate) struct Failure(u32);
 impl Failure {
     /// The key, queue or property does not exist.
     pub(crate) const NOT_FOUND: Self = Self(1);
+    /// Another writer was first.
+    pub(crate) const CAS_MISMATCH: Self = Self(8);
+    /// Not the host's word: it gave bytes that are not of the right form.
+    pub(crate) const UNREADABLE: Self = Self(u32::MAX);
 }
 
 /// A handle of a defined metric.

@@ -9,7 +9,10 @@
 
 mod config;
 mod host;
+mod ledger;
 mod metrics;
+#[cfg(feature = "plant")]
+mod plant;
 mod root;
 mod stream;
 mod waiters;
@@ -20,10 +23,10 @@ pub use config::{Config, GateConfig};
 mod entry {
     use proxy_wasm::traits::RootContext;
 
-    use crate::{host, root};
+    use crate::root;
 
     proxy_wasm::main! {{
-        std::panic::set_hook(Box::new(|panic| host::log(host::Level::Critical, &format!("softclose: {panic}"))));
+        std::panic::set_hook(Box::new(root::on_panic));
         proxy_wasm::set_root_context(|context| -> Box<dyn RootContext> { Box::new(root::Root::new(context)) });
     }}
 }

@@ -2,13 +2,9 @@ use softclose_fsm::{Counter, Record};
 
 use crate::host::{self, Failure, Metric, MetricKind};
 
-/// The metrics of one VM. Names are process-wide: all VMs share one value each. Envoy shows them as `wasmcustom.<name>`,
-/// and in Prometheus by their bare name.
+/// The metrics of one VM, but for the ledger's gauge. Names are process-wide: all VMs share one value each. Envoy shows them
+/// as `wasmcustom.<name>`, and in Prometheus by their bare name.
 pub(crate) struct Metrics {
-    /// Requests in flight: the ledger itself.
-    active: Metric,
-    /// Only for [`Metrics::gauge_counts`].
-    self_test: Metric,
     state: Metric,
     distrust: Metric,
     requests: Metric,
@@ -26,8 +22,6 @@ impl Metrics {
         let gauge = |name| host::define_metric(MetricKind::Gauge, name);
         let counter = |name| host::define_metric(MetricKind::Counter, name);
         Ok(Self {
-            active: gauge("softclose_active")?,
-            self_test: gauge("softclose_self_test")?,
             state: gauge("softclose_state")?,
             distrust: gauge("softclose_distrust")?,
             requests: counter("softclose_requests")?,
@@ -39,32 +33,6 @@ impl Metrics {
             refused_commands: counter("softclose_refused_commands")?,
             hard_answers: counter("softclose_hard_answers")?,
         })
-    }
-
-    /// Whether a gauge really counts. One that a stats matcher rejects takes every increment and reads zero, so while this VM
-    /// holds one the value must be at least one; other VMs may hold theirs at the same time.
-    pub(crate) fn gauge_counts(&self) -> bool {
-        let held = host::add(self.self_test, 1).is_ok();
-        let counts = held && host::value(self.self_test).is_ok_and(|value| value >= 1);
-        if held {
-            said(host::add(self.self_test, -1));
-        }
-        counts
-    }
-
-    /// One more request in flight; whether the host took it.
-    pub(crate) fn enter(&self) -> bool {
-        host::add(self.active, 1).is_ok()
-    }
-
-    /// One request less in flight.
-    pub(crate) fn leave(&self) {
-        said(host::add(self.active, -1));
-    }
-
-    /// Requests in flight over all workers. A ledger that cannot be read is not empty.
-    pub(crate) fn active(&self) -> u64 {
-        host::value(self.active).unwrap_or(u64::MAX)
     }
 
     /// Reports `count` more requests counted.

@@ -1,3 +1,5 @@
+use std::cell::Cell;
+use std::panic::PanicHookInfo;
 use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
@@ -6,9 +8,26 @@ use softclose_fsm::Role;
 
 use crate::config::Config;
 use crate::host::{self, Level};
+use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::stream::{Asked, Counted};
 use crate::worker::Worker;
+
+thread_local! {
+    /// Who carries out this VM's last will: any of its workers, they share the ledger.
+    static HEIR: Cell<Option<Rc<Worker>>> = const { Cell::new(None) };
+}
+
+/// The panic hook: says what happened, and does what is left to do before the host takes the VM away. Out of memory and out of
+/// stack there is no panic, and this does not run: then the roll call finds out.
+pub(crate) fn on_panic(panic: &PanicHookInfo<'_>) {
+    // One line: the message has a line of its own.
+    let message = panic.to_string().replace('\n', " ");
+    host::log(Level::Critical, &format!("softclose: {message}"));
+    if let Some(worker) = HEIR.take() {
+        worker.last_will();
+    }
+}
 
 /// A root context: one plugin configuration on one worker.
 pub(crate) struct Root {
@@ -35,12 +54,13 @@ impl Root {
             }
         };
         let role = config.role();
-        match Metrics::define() {
-            Ok(metrics) => {
-                let worker = Worker::new(self.context, config, metrics);
+        match Metrics::define().and_then(|metrics| Ok((metrics, Ledger::choose()?))) {
+            Ok((metrics, ledger)) => {
+                let worker = Rc::new(Worker::new(self.context, config, metrics, ledger));
                 worker.begin();
                 worker.enrol();
-                if let Some(old) = self.worker.replace(Rc::new(worker)) {
+                HEIR.set(Some(Rc::clone(&worker)));
+                if let Some(old) = self.worker.replace(worker) {
                     old.leave();
                 }
                 true

@@ -17,11 +17,18 @@ pub(crate) struct Counted {
     /// This context has added one to the ledger. Callbacks arrive for streams that never were a request (early replies,
     /// 400s), and those must not take one away.
     counted: bool,
+    #[cfg(feature = "plant")]
+    plant: crate::plant::Plant,
 }
 
 impl Counted {
     pub(crate) fn new(worker: Rc<Worker>) -> Self {
-        Self { worker, counted: false }
+        Self {
+            worker,
+            counted: false,
+            #[cfg(feature = "plant")]
+            plant: crate::plant::Plant::None,
+        }
     }
 }
 
@@ -32,6 +39,17 @@ impl HttpContext for Counted {
         if !self.counted {
             self.counted = self.worker.enter();
         }
+        #[cfg(feature = "plant")]
+        {
+            self.plant = crate::plant::asked_for();
+            crate::plant::at_request_headers(self.plant);
+        }
+        Action::Continue
+    }
+
+    #[cfg(feature = "plant")]
+    fn on_http_response_body(&mut self, _size: usize, _end_of_stream: bool) -> Action {
+        crate::plant::at_response_body(self.plant);
         Action::Continue
     }
 }
@@ -164,6 +182,8 @@ impl HttpContext for Asked {
         let Config::Gate(gate) = &worker.config else {
             return Action::Continue;
         };
+        #[cfg(feature = "plant")]
+        crate::plant::at_request_headers(crate::plant::asked_for());
         // The filter chain's name is the host's word: no client can choose it. On any other listener the request is none of ours.
         match host::property("xds\0filter_chain_name").unwrap_or_default().as_slice() {
             b"softclose-health" => self.health(gate),

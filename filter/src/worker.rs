@@ -3,12 +3,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use softclose_fsm::{
-    DistrustReason, Effect, Enrolled, Handled, Host, Input, Instant, Loaded, Reading, Record, Registry, Slot,
+    DistrustReason, Effect, Enrolled, Handled, Host, Input, Instant, Loaded, Reading, Record, Registry, Role, Slot,
     StateName, Status, Stored, handle,
 };
 
 use crate::config::{Config, GateConfig};
 use crate::host::{self, CAS_ABSENT, Failure, Level};
+use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::stream::send_status;
 use crate::waiters::Waiters;
@@ -37,13 +38,16 @@ thread_local! {
 /// One root context: what it and its streams share on one worker.
 pub(crate) struct Worker {
     pub(crate) config: Config,
-    pub(crate) metrics: Metrics,
+    metrics: Metrics,
+    ledger: Ledger,
     pub(crate) waiters: RefCell<Waiters>,
     root: u32,
     slot: RefCell<Option<Slot>>,
     /// The record as this worker last saw it, so that counting in OPEN makes no shared-data call.
     cached: RefCell<Option<Record>>,
     draining: Cell<bool>,
+    /// Counting VMs, as of the last reading.
+    workers: Cell<u32>,
     unreported: Cell<u64>,
     reported_any: Cell<bool>,
     ticking: Cell<bool>,
@@ -51,15 +55,17 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that nobody can ring yet; `root` is its root context.
-    pub(crate) fn new(root: u32, config: Config, metrics: Metrics) -> Self {
+    pub(crate) fn new(root: u32, config: Config, metrics: Metrics, ledger: Ledger) -> Self {
         Self {
             config,
             metrics,
+            ledger,
             waiters: RefCell::default(),
             root,
             slot: RefCell::default(),
             cached: RefCell::default(),
             draining: Cell::new(false),
+            workers: Cell::new(u32::MAX),
             unreported: Cell::new(0),
             reported_any: Cell::new(false),
             ticking: Cell::new(false),
@@ -84,13 +90,21 @@ impl Worker {
             vm.set(Some(first));
             first
         });
-        let slot = Slot { generation, vm, role: self.config.role(), bell, born: now, alive: false, answered: 0 };
+        let (role, ledger) = (self.config.role(), self.ledger.kind());
+        let slot = Slot { generation, vm, role, ledger, bell, born: now, alive: false, answered: 0 };
         publish(&slot, now);
         *self.slot.borrow_mut() = Some(slot);
         let loaded = (&*self).load();
         self.keep(loaded.record);
         // The first tick proves that this VM lives: the canary is killed before it ticks.
         self.tick_in(Duration::from_millis(1));
+    }
+
+    /// What a VM that is about to trap still can do: take its own requests out of the ledger, and say that the count is not to be
+    /// believed, since those requests live on uncounted. Runs inside a panic, so it touches nothing that may be borrowed.
+    pub(crate) fn last_will(&self) {
+        self.ledger.take_own_share();
+        handle(&mut &*self, &Input::Distrust(DistrustReason::Trap));
     }
 
     /// Gives the slot back: this root context is being replaced.
@@ -136,13 +150,14 @@ impl Worker {
 
     /// A request has arrived; whether it is in the ledger.
     pub(crate) fn enter(&self) -> bool {
-        let counted = self.metrics.enter();
+        let counted = self.ledger.enter();
         self.unreported.set(self.unreported.get() + 1);
         if self.draining.get() || !self.reported_any.get() || self.unreported.get() >= REPORTED_BATCH {
             self.report();
         }
-        if self.draining.get() {
-            // Ends a zero that others may be waiting out.
+        // A zero that others may be waiting out has to end now. If there was one, then at most one +1 per worker has come since
+        // and this one reads no more than that; with more in flight nobody can be waiting.
+        if self.draining.get() && self.ledger.reads_at_most(self.workers.get()) {
             self.take(&Input::Tick);
         }
         counted
@@ -151,8 +166,9 @@ impl Worker {
     /// A request that is in the ledger has ended. Runs while the SDK tears the stream down: it may call the host, but must not
     /// answer a stream.
     pub(crate) fn exit(&self) {
-        self.metrics.leave();
-        if self.draining.get() {
+        self.ledger.leave();
+        // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
+        if self.draining.get() && self.ledger.reads_at_most(0) {
             self.take(&Input::Tick);
             self.arm();
         }
@@ -167,7 +183,7 @@ impl Worker {
             Config::Gate(gate) => gate.plan.clone(),
             Config::Count { .. } => GateConfig::default().plan,
         };
-        Status::of(record, reading, now, &plan, "gauge", self.metrics.requests())
+        Status::of(record, reading, now, &plan, self.ledger.kind(), self.metrics.requests())
     }
 
     /// Arms the tick for the next deadline of the record or of a waiter; none without one.
@@ -258,8 +274,10 @@ impl Host for &Worker {
         let now = host::monotonic();
         // Outside of a drain the roll call says who is there: everybody in time, nobody a newcomer.
         let rung = if record.state.name() == StateName::Draining { record.state.since() } else { now };
-        let roll_call = load_registry().0.roll_call(record.drains, rung, now);
-        Reading { active: self.metrics.active(), roll_call }
+        let (registry, _) = load_registry();
+        let roll_call = registry.roll_call(record.drains, rung);
+        self.workers.set(roll_call.expected);
+        Reading { active: self.ledger.active(&registry), roll_call }
     }
 
     fn store(&mut self, record: &Record, version: Version) -> Stored {
@@ -301,8 +319,8 @@ impl Worker {
             // Losing this race is fine: then somebody else has created it.
             me.store(&loaded.record, loaded.version);
         }
-        if !self.metrics.gauge_counts() {
-            self.take(&Input::Distrust(DistrustReason::Gauge));
+        if self.config.role() == Role::Count && !self.ledger.counts() {
+            self.take(&Input::Distrust(DistrustReason::Ledger));
         }
         if let Config::Count { fault: Some(fault) } = &self.config {
             host::log(Level::Warn, &format!("softclose: the counting role goes on with its defaults: {fault}"));

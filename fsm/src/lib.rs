@@ -44,7 +44,7 @@ pub use machine::{Step, step};
 pub use plan::{FieldError, Plan, Preset};
 pub use probers::{PROBERS_MAX, Prober, Probers};
 pub use record::{Answer, Distrust, DistrustReason, Event, EventName, Opinion, Path, Reading, Record, RollCall};
-pub use registry::{Enrolled, ROLL_CALL_WAIT, Registry, Role, SLOTS_MAX, Slot};
+pub use registry::{Enrolled, LedgerKind, ROLL_CALL_WAIT, Registry, Role, SLOTS_MAX, Slot};
 pub use state::{Closed, Closing, Draining, Fault, FaultReason, Open, State, StateName, Verdict};
 pub use status::Status;
 pub use time::Instant;

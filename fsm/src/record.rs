@@ -39,9 +39,9 @@ pub enum DistrustReason {
     /// The shared record did not decode.
     #[serde(rename = "record")]
     Record,
-    /// The gauge does not count: increments succeed and reads stay zero.
-    #[serde(rename = "gauge")]
-    Gauge,
+    /// Neither ledger counts: the gauge takes increments and reads zero, and shared data cannot be written.
+    #[serde(rename = "ledger")]
+    Ledger,
     /// A VM trapped and took part of the count with it.
     #[serde(rename = "trap")]
     Trap,
@@ -219,7 +219,7 @@ impl DistrustReason {
             Self::RollCall => "roll call",
             Self::Config => "config",
             Self::Record => "record",
-            Self::Gauge => "gauge",
+            Self::Ledger => "ledger",
             Self::Trap => "trap",
         }
     }

@@ -1,4 +1,5 @@
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct Slot {
     pub vm: u64,
     /// What it does.
     pub role: Role,
+    /// Where it keeps its part of the count.
+    pub ledger: LedgerKind,
     /// The host's token for its queue.
     pub bell: u32,
     /// When it was taken.
@@ -55,6 +58,25 @@ pub enum Role {
     Count,
     /// Answers health and control.
     Gate,
+}
+
+/// Where a VM keeps its part of the count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerKind {
+    /// The host's own gauge: one atomic for the whole process.
+    Gauge,
+    /// A shared value, by compare-and-swap: where the host hands out a gauge that does not count.
+    Shared,
+}
+
+impl fmt::Display for LedgerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gauge => "gauge",
+            Self::Shared => "shared data",
+        })
+    }
 }
 
 /// Whether there was room.
@@ -95,15 +117,20 @@ impl Registry {
 
     /// How far the roll call of `drain`, rung at `rung`, has come.
     ///
-    /// A gate VM that has not answered in time is gone (the host reloads it under a new slot); a counting VM that has not is
-    /// missing, because the host never reloads one and its worker's requests go uncounted from then on.
-    pub fn roll_call(&self, drain: u64, rung: Instant, now: Instant) -> RollCall {
-        let in_time = now.since(rung) < ROLL_CALL_WAIT;
-        let gates = self.vms(Role::Gate, |slot| slot.alive && (in_time || slot.answered >= drain));
+    /// A VM that lived, does not answer and has not given its slot back has trapped. A counting VM is never reloaded, so its
+    /// worker goes uncounted; a gate VM is reloaded under a new slot, which makes one gate more than there are counters.
+    /// Either way the roll call stays incomplete for the life of the process.
+    pub fn roll_call(&self, drain: u64, rung: Instant) -> RollCall {
+        let gates = self.vms(Role::Gate, |slot| slot.alive);
         let counters = self.vms(Role::Count, |slot| slot.alive);
         let answered = self.vms(Role::Count, |slot| slot.alive && slot.answered >= drain);
         let newcomers = self.vms(Role::Count, |slot| slot.alive && slot.answered >= drain && slot.born > rung);
         RollCall { answered, expected: gates.max(counters), newcomers }
+    }
+
+    /// Whether some counting VM keeps its part of the count there.
+    pub fn keeps(&self, ledger: LedgerKind) -> bool {
+        self.slots.iter().any(|slot| slot.role == Role::Count && slot.ledger == ledger)
     }
 
     /// Every slot, oldest first.
@@ -122,14 +149,15 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
-    use super::{Enrolled, ROLL_CALL_WAIT, Registry, Role, SLOTS_MAX, STILLBORN_AFTER, Slot};
+    use super::{Enrolled, LedgerKind, ROLL_CALL_WAIT, Registry, Role, SLOTS_MAX, STILLBORN_AFTER, Slot};
     use crate::record::RollCall;
     use crate::time::Instant;
 
     const START: Instant = Instant::from_micros(1_000_000);
 
     fn slot(generation: u64, role: Role) -> Slot {
-        Slot { generation, vm: generation, role, bell: 0, born: START, alive: false, answered: 0 }
+        let ledger = LedgerKind::Gauge;
+        Slot { generation, vm: generation, role, ledger, bell: 0, born: START, alive: false, answered: 0 }
     }
 
     /// A registry of living VMs, whose generations count from one: first gates, then counters.
@@ -151,7 +179,7 @@ mod tests {
     }
 
     fn call(registry: &Registry) -> RollCall {
-        registry.roll_call(1, START, START)
+        registry.roll_call(1, START)
     }
 
     #[test]
@@ -171,26 +199,36 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_does_not_answer_is_missing_for_ever() {
+    fn a_counter_that_does_not_answer_is_missing_until_it_says_goodbye() {
         let mut registry = registry(2, 3);
         answer(&mut registry, 3, 1);
         answer(&mut registry, 4, 1);
-        let late = START.after(ROLL_CALL_WAIT).after(ROLL_CALL_WAIT);
-        for gate in [1, 2] {
-            answer(&mut registry, gate, 1);
-        }
-        assert_eq!(registry.roll_call(1, START, late), RollCall { answered: 2, expected: 3, newcomers: 0 });
+        assert_eq!(call(&registry), RollCall { answered: 2, expected: 3, newcomers: 0 });
         registry.leave(5);
-        assert!(registry.roll_call(1, START, late).complete(), "one that said goodbye is not missing");
+        assert!(call(&registry).complete());
     }
 
     #[test]
-    fn a_gate_that_does_not_answer_in_time_is_gone() {
-        let mut registry = registry(2, 1);
-        answer(&mut registry, 1, 1);
-        answer(&mut registry, 3, 1);
-        assert!(!registry.roll_call(1, START, START).complete());
-        assert!(registry.roll_call(1, START, START.after(ROLL_CALL_WAIT)).complete());
+    fn a_gate_that_was_reloaded_leaves_a_roll_call_incomplete_for_ever() {
+        let mut registry = registry(2, 2);
+        for counter in [3, 4] {
+            answer(&mut registry, counter, 1);
+        }
+        assert!(call(&registry).complete());
+        let generation = registry.take_generation();
+        registry.publish(slot(generation, Role::Gate), START);
+        answer(&mut registry, generation, 1);
+        assert_eq!(call(&registry), RollCall { answered: 2, expected: 3, newcomers: 0 });
+    }
+
+    #[test]
+    fn it_is_known_where_the_counters_keep_their_count() {
+        let mut registry = registry(1, 1);
+        assert!(registry.keeps(LedgerKind::Gauge) && !registry.keeps(LedgerKind::Shared));
+        registry.publish(Slot { ledger: LedgerKind::Shared, ..slot(9, Role::Gate) }, START);
+        assert!(!registry.keeps(LedgerKind::Shared), "a gate counts nothing");
+        registry.publish(Slot { ledger: LedgerKind::Shared, ..slot(10, Role::Count) }, START);
+        assert!(registry.keeps(LedgerKind::Shared));
     }
 
     #[test]
@@ -234,9 +272,9 @@ mod tests {
     fn an_answer_to_an_older_drain_does_not_count() {
         let mut registry = registry(1, 1);
         answer(&mut registry, 2, 1);
-        assert!(!registry.roll_call(2, START, START).complete());
+        assert!(!registry.roll_call(2, START).complete());
         answer(&mut registry, 2, 2);
-        assert!(registry.roll_call(2, START, START).complete());
+        assert!(registry.roll_call(2, START).complete());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Plan;
 use crate::probers::Prober;
 use crate::record::{Distrust, Event, Opinion, Reading, Record, RollCall};
+use crate::registry::LedgerKind;
 use crate::state::{State, StateName, Verdict};
 use crate::time::{Instant, optional_millis};
 
@@ -34,8 +35,8 @@ pub struct Status {
     pub active: u64,
     /// Since when every reading was a believed zero.
     pub zero_since_us: Option<Instant>,
-    /// What the ledger is kept in.
-    pub ledger: String,
+    /// What the worker that answers keeps its part of the count in.
+    pub ledger: LedgerKind,
     /// Requests counted since the process started. Each worker reports its own after the first, then in batches, and at
     /// each drain.
     pub counted: u64,
@@ -75,9 +76,9 @@ pub struct RollCallStatus {
 }
 
 impl Status {
-    /// The document of `record` as read with `reading` at `now`; `plan` is what a drain would do, `ledger` names what the
-    /// count is kept in, `counted` is the requests counted so far.
-    pub fn of(record: &Record, reading: Reading, now: Instant, plan: &Plan, ledger: &str, counted: u64) -> Self {
+    /// The document of `record` as read with `reading` at `now`; `plan` is what a drain would do, `ledger` where the host
+    /// counts, `counted` the requests counted so far.
+    pub fn of(record: &Record, reading: Reading, now: Instant, plan: &Plan, ledger: LedgerKind, counted: u64) -> Self {
         let (zero_since_us, opinion, deadline) = match &record.state {
             State::Draining(draining) => (draining.zero_since, draining.opinion, draining.deadline),
             State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => (None, None, None),
@@ -93,7 +94,7 @@ impl Status {
             verdict: record.verdict(),
             active: reading.active,
             zero_since_us,
-            ledger: ledger.to_string(),
+            ledger,
             counted,
             roll_call: RollCallStatus { roll_call, complete: roll_call.complete() },
             distrust: record.distrust,

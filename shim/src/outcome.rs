@@ -159,7 +159,7 @@ mod tests {
         let now = Instant::from_micros(1);
         let reading = Reading { active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
         let plan = Plan::preset(Preset::Haproxy);
-        let mut document = Status::of(&Record::open(now), reading, now, &plan, "gauge", 0);
+        let mut document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
         document.verdict = Some(verdict);
         document.distrust = distrust.map(|reason| Distrust { reason, since: now });
         let outcome = Outcome::of(Some(&document), peak, reopened);
@@ -168,19 +168,19 @@ mod tests {
 
     #[test]
     fn each_verdict_has_its_code_and_its_bound() {
-        use DistrustReason::Gauge;
+        use DistrustReason::Ledger;
         let fault = |reason, active| Verdict::Fault { reason, active };
         assert_eq!(outcome(Verdict::Clean, None, 9, false), (0, Some(0)));
         assert_eq!(outcome(Verdict::Clean, None, 9, true), (15, Some(0)));
         assert_eq!(outcome(Verdict::Operator { active: 0 }, None, 0, false), (0, Some(0)));
         assert_eq!(outcome(Verdict::Operator { active: 0 }, None, 0, true), (15, Some(0)));
         assert_eq!(outcome(Verdict::Operator { active: 3 }, None, 0, true), (10, Some(3)));
-        assert_eq!(outcome(Verdict::Operator { active: 0 }, Some(Gauge), 0, false), (11, None));
+        assert_eq!(outcome(Verdict::Operator { active: 0 }, Some(Ledger), 0, false), (11, None));
         assert_eq!(outcome(fault(FaultReason::Deadline, Some(4)), None, 0, false), (10, Some(4)));
         assert_eq!(outcome(fault(FaultReason::Deadline, Some(4)), None, 6, false), (10, Some(6)));
-        assert_eq!(outcome(fault(FaultReason::Distrust(Gauge), Some(4)), Some(Gauge), 0, false), (11, Some(4)));
-        assert_eq!(outcome(fault(FaultReason::Distrust(Gauge), None), Some(Gauge), 0, false), (11, None));
-        assert_eq!(outcome(Verdict::SecondOpinion { distrust: Gauge }, Some(Gauge), 0, false), (11, Some(0)));
+        assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), Some(4)), Some(Ledger), 0, false), (11, Some(4)));
+        assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), None), Some(Ledger), 0, false), (11, None));
+        assert_eq!(outcome(Verdict::SecondOpinion { distrust: Ledger }, Some(Ledger), 0, false), (11, Some(0)));
     }
 
     #[test]

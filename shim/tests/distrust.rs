@@ -28,8 +28,8 @@ fn distrust_that_comes_in_mid_wait_is_met_at_once() {
     pod.gate.set_active(1);
     let running = pod.prestop("30s", &[]);
     wait_until("it waits", || pod.gate.seen("/wait") == 1);
-    pod.gate.distrust(DistrustReason::Gauge);
-    let ended = running.end().expect(11, &["(gauge; Envoy's own counters read zero)"]);
+    pod.gate.distrust(DistrustReason::Ledger);
+    let ended = running.end().expect(11, &["(ledger; Envoy's own counters read zero)"]);
     assert!(ended.took < Duration::from_secs(5), "{ended:#?}");
 }
 

@@ -267,7 +267,7 @@ fn a_second_opinion_of_work_ends_the_settling() {
 #[test]
 fn an_old_opinion_is_no_opinion() {
     let fields = [("settle_ms", "60000"), ("deadline_ms", "30000")];
-    let record = after(&draining(&fields), START, idle(), Input::Distrust(DistrustReason::Gauge));
+    let record = after(&draining(&fields), START, idle(), Input::Distrust(DistrustReason::Ledger));
     let deadline = START.after(30 * SECOND);
     for (age, expected) in [
         (OPINION_LASTS - MICROSECOND, StateName::Closing),
@@ -288,7 +288,7 @@ fn an_opinion_brought_without_distrust_decides_nothing() {
 
 #[test]
 fn nothing_enters_fault_from_open() {
-    for reason in [DistrustReason::RollCall, DistrustReason::Trap, DistrustReason::Gauge, DistrustReason::Config] {
+    for reason in [DistrustReason::RollCall, DistrustReason::Trap, DistrustReason::Ledger, DistrustReason::Config] {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
         let record = tick(&record, START.after(3600 * SECOND), Reading { active: 0, roll_call: MISSING });
         assert_eq!(record.state.name(), StateName::Open);

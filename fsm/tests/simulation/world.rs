@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use softclose_fsm::control::Until;
 use softclose_fsm::{
-    Effect, Input, Instant, Plan, Preset, ROLL_CALL_WAIT, Reading, Record, Registry, Role, Slot, State, StateName,
-    Verdict, step,
+    Effect, Input, Instant, LedgerKind, Plan, Preset, ROLL_CALL_WAIT, Reading, Record, Registry, Role, Slot, State,
+    StateName, Verdict, step,
 };
 
 /// What a run is made of.
@@ -85,7 +85,10 @@ enum Callback {
 #[derive(Clone, Debug)]
 enum Micro {
     Ledger(i64),
-    TakeIfDraining(Role),
+    /// Takes a step if the ledger reads no more than that: a zero has ended, or begun.
+    LookIfDraining {
+        at_most: u64,
+    },
     Heed(Role),
     Answer(Role),
     Publish(Role, Slot, Registry, u64),
@@ -105,7 +108,16 @@ impl World {
         let mut vm = |role| {
             let generation = registry.take_generation();
             let bell = u32::try_from(generation).unwrap();
-            let slot = Slot { generation, vm: generation, role, bell, born: now, alive: true, answered: 0 };
+            let slot = Slot {
+                generation,
+                vm: generation,
+                role,
+                ledger: LedgerKind::Gauge,
+                bell,
+                born: now,
+                alive: true,
+                answered: 0,
+            };
             registry.publish(slot.clone(), now);
             VmState { slot, draining: false, tick: None, waiter: None }
         };
@@ -248,9 +260,9 @@ impl World {
                 if let Some(lasts) = lasts {
                     self.due.push((self.now.after(lasts), at, Callback::Leave));
                 }
-                vec![Micro::TakeIfDraining(Role::Count), Micro::Ledger(1)]
+                vec![Micro::LookIfDraining { at_most: self.workers.len() as u64 }, Micro::Ledger(1)]
             }
-            Callback::Leave => vec![Micro::TakeIfDraining(Role::Count), Micro::Ledger(-1)],
+            Callback::Leave => vec![Micro::LookIfDraining { at_most: 0 }, Micro::Ledger(-1)],
             Callback::Command(input) => {
                 if matches!(input, Input::Drain(_)) && self.record.drains == 0 {
                     self.in_flight_at_drain = self.ledger;
@@ -269,9 +281,9 @@ impl World {
             Micro::Ledger(offset) => {
                 self.ledger = self.ledger.checked_add_signed(offset).expect("the ledger is negative");
             }
-            Micro::TakeIfDraining(role) => {
-                if self.vm(at, role).draining {
-                    self.then(at, [Micro::Finish(role), Micro::Load(role, Input::Tick)]);
+            Micro::LookIfDraining { at_most } => {
+                if self.vm(at, Role::Count).draining && self.ledger <= at_most {
+                    self.then(at, [Micro::Finish(Role::Count), Micro::Load(Role::Count, Input::Tick)]);
                 }
             }
             Micro::Heed(role) => {
@@ -307,7 +319,7 @@ impl World {
                 self.then(at, [read]);
             }
             Micro::Read(role, input, record, version) => {
-                let roll_call = self.registry.roll_call(record.drains, record.state.since(), self.now);
+                let roll_call = self.registry.roll_call(record.drains, record.state.since());
                 let reading = Reading { active: self.ledger, roll_call };
                 self.then(at, [Micro::Commit(role, input, record, version, reading)]);
             }

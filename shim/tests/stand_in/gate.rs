@@ -154,7 +154,7 @@ impl Shared {
 
 impl World {
     fn status(&self, handled: &Handled) -> Status {
-        Status::of(&handled.record, handled.reading, handled.now, &self.plan, "gauge", 7)
+        Status::of(&handled.record, handled.reading, handled.now, &self.plan, softclose_fsm::LedgerKind::Gauge, 7)
     }
 }
 
