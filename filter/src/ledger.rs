@@ -78,14 +78,22 @@ impl Ledger {
         self.take(OWN.replace(0));
     }
 
-    /// Requests in flight over all workers. What cannot be read is not empty.
-    pub(crate) fn active(&self, registry: &Registry) -> u64 {
+    /// Requests in flight over all workers, as far as this VM can read them.
+    pub(crate) fn active(&self) -> u64 {
         let gauge = match self.kind {
+            // What cannot be read is not empty.
             LedgerKind::Gauge => host::value(self.gauge).unwrap_or(u64::MAX),
-            // Others count in a gauge that this VM cannot read.
-            LedgerKind::Shared => u64::from(registry.keeps(LedgerKind::Gauge)),
+            LedgerKind::Shared => 0,
         };
         gauge.saturating_add(shared().map_or(u64::MAX, |(count, _)| count))
+    }
+
+    /// Whether others count in a gauge that this VM cannot read.
+    pub(crate) fn is_blind(&self, registry: &Registry) -> bool {
+        match self.kind {
+            LedgerKind::Gauge => false,
+            LedgerKind::Shared => registry.keeps(LedgerKind::Gauge),
+        }
     }
 
     /// Whether this VM's own ledger reads `count` or less: a cheap look on the way of a request.

@@ -57,9 +57,17 @@ impl HttpContext for Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         if self.counted {
-            self.worker.exit();
+            self.worker.exit(cut_by_envoy);
         }
     }
+}
+
+/// Whether Envoy itself ended the stream under way: the old connections of a changed listener are closed after the drain time.
+///
+/// Measured on Envoy 1.40: a client that leaves is `downstream_remote_disconnect` or `http2.remote_reset`, and only a cut of
+/// Envoy's own begins like this; `response.flags` are the same for both.
+fn cut_by_envoy() -> bool {
+    host::property("response\0code_details").is_ok_and(|details| details.starts_with(b"downstream_local_disconnect"))
 }
 
 /// A stream on the health or control listener. It is never counted.

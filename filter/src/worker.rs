@@ -48,6 +48,8 @@ pub(crate) struct Worker {
     draining: Cell<bool>,
     /// Counting VMs, as of the last reading.
     workers: Cell<u32>,
+    /// A request could not be counted, and that is not in the record yet.
+    missed: Cell<bool>,
     unreported: Cell<u64>,
     reported_any: Cell<bool>,
     ticking: Cell<bool>,
@@ -66,6 +68,7 @@ impl Worker {
             cached: RefCell::default(),
             draining: Cell::new(false),
             workers: Cell::new(u32::MAX),
+            missed: Cell::new(false),
             unreported: Cell::new(0),
             reported_any: Cell::new(false),
             ticking: Cell::new(false),
@@ -103,8 +106,11 @@ impl Worker {
     /// What a VM that is about to trap still can do: take its own requests out of the ledger, and say that the count is not to be
     /// believed, since those requests live on uncounted. Runs inside a panic, so it touches nothing that may be borrowed.
     pub(crate) fn last_will(&self) {
-        self.ledger.take_own_share();
         handle(&mut &*self, &Input::Distrust(DistrustReason::Trap));
+        // In this order: a share that is gone before everybody knows looks like zero.
+        if self.is_distrusted() {
+            self.ledger.take_own_share();
+        }
     }
 
     /// Gives the slot back: this root context is being replaced.
@@ -125,6 +131,7 @@ impl Worker {
 
     /// Reads the record anew, answers the roll call, settles what is due, wakes whom it concerns and arms the next tick.
     pub(crate) fn heed(&self) {
+        self.own_up();
         let record = (&*self).load().record;
         self.answer_roll_call(record.drains);
         let settled = match record.state.name() {
@@ -151,6 +158,10 @@ impl Worker {
     /// A request has arrived; whether it is in the ledger.
     pub(crate) fn enter(&self) -> bool {
         let counted = self.ledger.enter();
+        if !counted {
+            self.missed.set(true);
+            self.own_up();
+        }
         self.unreported.set(self.unreported.get() + 1);
         if self.draining.get() || !self.reported_any.get() || self.unreported.get() >= REPORTED_BATCH {
             self.report();
@@ -165,7 +176,12 @@ impl Worker {
 
     /// A request that is in the ledger has ended. Runs while the SDK tears the stream down: it may call the host, but must not
     /// answer a stream.
-    pub(crate) fn exit(&self) {
+    ///
+    /// `cut` is asked only while draining: whether the host itself ended it, so that zero proves nothing.
+    pub(crate) fn exit(&self, cut: impl FnOnce() -> bool) {
+        if self.draining.get() && cut() {
+            self.take(&Input::Distrust(DistrustReason::Cut));
+        }
         self.ledger.leave();
         // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
         if self.draining.get() && self.ledger.reads_at_most(0) {
@@ -192,12 +208,28 @@ impl Worker {
         let cached = self.cached.borrow();
         let deadline = cached.as_ref().and_then(|record| record.deadline(now));
         let look = self.draining.get().then(|| now.after(DRAINING_LOOK));
-        let next = [deadline, look, self.waiters.borrow().first_end()].into_iter().flatten().min();
+        // A VM that is made on the way of a request must not lose the tick that proves it alive to that request's own.
+        let proof = self.slot.borrow().as_ref().filter(|slot| !slot.alive).map(|_| now);
+        let waiters = self.waiters.borrow().next_due(cached.as_ref(), now);
+        let next = [deadline, look, proof, waiters].into_iter().flatten().min();
         match next {
             Some(at) => self.tick_in(at.since(now).max(Duration::from_millis(1))),
             None if self.ticking.get() => self.tick_in(Duration::ZERO),
             None => {}
         }
+    }
+
+    /// Says, until it is heard, that a request is in flight which is not in the ledger.
+    fn own_up(&self) {
+        if self.missed.get() {
+            self.take(&Input::Distrust(DistrustReason::Ledger));
+            self.missed.set(!self.is_distrusted());
+        }
+    }
+
+    fn is_distrusted(&self) -> bool {
+        let loaded = (&*self).load();
+        loaded.decoded && loaded.record.distrust.is_some()
     }
 
     fn tick_in(&self, period: Duration) {
@@ -222,12 +254,13 @@ impl Worker {
         let Some(slot) = slot.as_mut().filter(|slot| !slot.alive || slot.answered < drain) else {
             return;
         };
-        slot.alive = true;
-        slot.answered = drain;
         if self.unreported.get() > 0 {
             self.report();
         }
-        publish(slot, host::monotonic());
+        let answered = Slot { alive: true, answered: drain, ..slot.clone() };
+        if publish(&answered, host::monotonic()) {
+            *slot = answered;
+        }
     }
 
     fn release(&self, record: &Record) {
@@ -277,7 +310,7 @@ impl Host for &Worker {
         let (registry, _) = load_registry();
         let roll_call = registry.roll_call(record.drains, rung);
         self.workers.set(roll_call.expected);
-        Reading { active: self.ledger.active(&registry), roll_call }
+        Reading { blind: self.ledger.is_blind(&registry), active: self.ledger.active(), roll_call }
     }
 
     fn store(&mut self, record: &Record, version: Version) -> Stored {
@@ -315,7 +348,7 @@ impl Worker {
     pub(crate) fn begin(&self) {
         let mut me = self;
         let loaded = me.load();
-        if loaded.version.0 == CAS_ABSENT {
+        if loaded.decoded && loaded.version.0 == CAS_ABSENT {
             // Losing this race is fine: then somebody else has created it.
             me.store(&loaded.record, loaded.version);
         }
@@ -336,19 +369,20 @@ fn ring() {
     }
 }
 
-fn publish(slot: &Slot, now: Instant) {
-    match update_registry(|registry| registry.publish(slot.clone(), now)) {
+/// Whether `slot` is in the registry. If not, its VM is missing from the roll call, so that no drain is called clean.
+fn publish(slot: &Slot, now: Instant) -> bool {
+    let published = update_registry(|registry| registry.publish(slot.clone(), now));
+    match published {
         Some(Enrolled::Published) => {}
-        Some(Enrolled::Full) => {
-            host::log(Level::Error, "softclose: the registry is full; this VM is missing from every roll call");
-        }
-        None => host::log(Level::Error, "softclose: the registry could not be written"),
+        Some(Enrolled::Full) => host::log(Level::Error, "softclose: the registry is full; this VM cannot be rung"),
+        None => host::log(Level::Error, "softclose: the registry was not written; this VM cannot be rung"),
     }
+    published == Some(Enrolled::Published)
 }
 
 fn load_registry() -> (Registry, u32) {
     match host::shared(REGISTRY) {
-        // One that does not decode is begun anew: every VM publishes its slot again when it is rung.
+        // One that does not decode is begun anew. Who is not in it is not rung, does not answer, and is missing.
         Ok(shared) => (serde_json::from_slice(&shared.value).unwrap_or_default(), shared.cas),
         Err(_) => (Registry::default(), CAS_ABSENT),
     }

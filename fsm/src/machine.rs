@@ -24,6 +24,9 @@ pub struct Step {
     pub reply: Reply,
 }
 
+/// How long past a deadline one who cannot see the whole count leaves the decision to others.
+const BLIND_WAIT: Duration = Duration::from_millis(500);
+
 /// The gate's one transition function. A lost compare-and-swap runs it again, so it must be, and is, pure.
 ///
 /// Expired deadlines are settled first, on every input: a tick only makes that earlier.
@@ -152,6 +155,11 @@ impl Next {
     }
 
     fn settle_draining(&mut self, draining: &Draining) {
+        // Who cannot see leaves the decision to those who can, and past the deadline waits for them a little.
+        let unseen = self.reading.blind && self.record.distrust.is_none();
+        if unseen && draining.deadline.is_none_or(|deadline| deadline.after(BLIND_WAIT) > self.now) {
+            return;
+        }
         let zero = self.believed_active(draining) == Some(0);
         if let Some(since) = draining.zero_since
             && zero
@@ -176,6 +184,7 @@ impl Next {
     /// Requests in flight as far as anything says so that is to be believed.
     fn believed_active(&self, draining: &Draining) -> Option<u64> {
         match self.record.distrust {
+            None if self.reading.blind => None,
             None => self.reading.roll_call.complete().then_some(self.reading.active),
             Some(_) => self.fresh_opinion(draining),
         }
@@ -187,9 +196,7 @@ impl Next {
 
     fn drain(&mut self, plan: Plan) {
         // A drain takes its own roll call; what an earlier one found missing may be there by now.
-        if self.record.distrust.is_some_and(|distrust| distrust.reason == DistrustReason::RollCall) {
-            self.record.distrust = None;
-        }
+        self.record.distrust = self.record.distrust.filter(|distrust| !distrust.reason.ends_with_the_drain());
         self.record.drains = self.record.drains.saturating_add(1);
         self.record.note(EventName::Drain, self.now);
         self.effects.push(Effect::Count(Counter::Drains));
@@ -226,6 +233,9 @@ impl Next {
             }
             None if !self.reading.roll_call.complete() => {
                 (FaultReason::Distrust(DistrustReason::RollCall), Counter::FaultsDistrust, None)
+            }
+            None if self.reading.blind => {
+                (FaultReason::Distrust(DistrustReason::Ledger), Counter::FaultsDistrust, None)
             }
             None => (FaultReason::Deadline, Counter::FaultsDeadline, Some(self.reading.active)),
         };
@@ -295,9 +305,7 @@ impl Next {
     }
 
     fn distrust(&mut self, reason: DistrustReason) -> Reply {
-        // A missing answer is asked for again by the next drain; any other reason lasts, so it must not hide behind that one.
-        let lasting = self.record.distrust.is_some_and(|distrust| distrust.reason != DistrustReason::RollCall);
-        if !lasting && self.record.distrust.is_none_or(|distrust| distrust.reason != reason) {
+        if self.record.distrust.is_none_or(|distrust| distrust.reason.weight() < reason.weight()) {
             let distrust = Distrust { reason, since: self.now };
             self.record.distrust = Some(distrust);
             self.record.note(EventName::Distrust, self.now);

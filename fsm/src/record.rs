@@ -45,6 +45,10 @@ pub enum DistrustReason {
     /// A VM trapped and took part of the count with it.
     #[serde(rename = "trap")]
     Trap,
+    /// The host itself cut a request in this drain (a changed listener's old connections are closed after its drain time), so
+    /// that zero is no proof of anything.
+    #[serde(rename = "cut")]
+    Cut,
 }
 
 /// Since when the count is not to be believed, and why.
@@ -122,6 +126,8 @@ pub struct Answer {
 /// A fresh reading of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
+    /// Some count is kept where this host cannot read it: `active` is at least so many, and zero can be neither seen nor denied.
+    pub blind: bool,
     /// Requests in flight over all workers.
     pub active: u64,
     /// How far the newest roll call has come.
@@ -221,6 +227,25 @@ impl DistrustReason {
             Self::Record => "record",
             Self::Ledger => "ledger",
             Self::Trap => "trap",
+            Self::Cut => "cut",
+        }
+    }
+
+    /// Whether it speaks of one drain alone, and ends with it.
+    pub(crate) fn ends_with_the_drain(self) -> bool {
+        match self {
+            Self::RollCall | Self::Cut => true,
+            Self::Config | Self::Record | Self::Ledger | Self::Trap => false,
+        }
+    }
+
+    /// What weighs more is not hidden behind what weighs less: a missing answer may only be late, a cut is over with its drain,
+    /// the rest lasts.
+    pub(crate) fn weight(self) -> u8 {
+        match self {
+            Self::RollCall => 0,
+            Self::Cut => 1,
+            Self::Config | Self::Record | Self::Ledger | Self::Trap => 2,
         }
     }
 }

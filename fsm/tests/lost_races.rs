@@ -23,7 +23,8 @@ struct RacingHost {
 impl RacingHost {
     fn new(losses_each: usize) -> Self {
         let now = Instant::from_micros(1_000_000);
-        let reading = Reading { active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+        let reading =
+            Reading { blind: false, active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
         let record = Record::open(now);
         let (performed, stores, losses_left) = (Vec::new(), 0, losses_each);
         Self { record, decodes: true, now, reading, losses_each, losses_left, performed, stores }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use softclose_fsm::{FaultReason, StateName, Status, Verdict};
+use softclose_fsm::{DistrustReason, FaultReason, StateName, Status, Verdict};
 
 use crate::exit;
 
@@ -63,6 +63,10 @@ impl Outcome {
         match verdict {
             Verdict::Clean if reopened => Self::Reopened,
             Verdict::Clean => Self::Clean,
+            // Zero is left over from what Envoy cut, and says nothing of how many that were.
+            Verdict::SecondOpinion { distrust: DistrustReason::Cut } => {
+                Self::Distrusted { reason: DistrustReason::Cut.as_str(), opinion: None }
+            }
             Verdict::SecondOpinion { distrust } => Self::Distrusted { reason: distrust.as_str(), opinion: Some(0) },
             // A zero that is not believed is no better when an operator acts on it.
             Verdict::Operator { active } => match document.distrust {
@@ -157,7 +161,8 @@ mod tests {
 
     fn outcome(verdict: Verdict, distrust: Option<DistrustReason>, peak: u64, reopened: bool) -> (u8, Option<u64>) {
         let now = Instant::from_micros(1);
-        let reading = Reading { active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+        let reading =
+            Reading { blind: false, active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
         let plan = Plan::preset(Preset::Haproxy);
         let mut document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
         document.verdict = Some(verdict);
@@ -181,6 +186,8 @@ mod tests {
         assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), Some(4)), Some(Ledger), 0, false), (11, Some(4)));
         assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), None), Some(Ledger), 0, false), (11, None));
         assert_eq!(outcome(Verdict::SecondOpinion { distrust: Ledger }, Some(Ledger), 0, false), (11, Some(0)));
+        let cut = DistrustReason::Cut;
+        assert_eq!(outcome(Verdict::SecondOpinion { distrust: cut }, Some(cut), 0, false), (11, None));
     }
 
     #[test]

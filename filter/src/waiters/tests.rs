@@ -6,7 +6,8 @@ use softclose_fsm::{DistrustReason, Input, Instant, Plan, Preset, Reading, Recor
 use super::{Released, WAITERS_MAX, Waiters};
 
 const START: Instant = Instant::from_micros(1_000_000);
-const BUSY: Reading = Reading { active: 1, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+const BUSY: Reading =
+    Reading { blind: false, active: 1, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 fn after(record: &Record, input: Input) -> Record {
@@ -53,7 +54,7 @@ fn every_transition_releases() {
     ] {
         let mut waiters = waiting(until, &record);
         assert_eq!(released(&mut waiters, then, START), Some(status), "{until:?} {:?}", then.state);
-        assert_eq!(waiters.first_end(), None, "released once");
+        assert_eq!(waiters.next_due(Some(then), START), None, "released once");
     }
 }
 
@@ -72,7 +73,7 @@ fn a_wait_is_over_at_its_timeout_and_says_so() {
     let record = draining();
     let mut waiters = waiting(Until::Exit, &record);
     let end = START.after(TIMEOUT);
-    assert_eq!(waiters.first_end(), Some(end));
+    assert_eq!(waiters.next_due(Some(&record), START), Some(end));
     assert_eq!(released(&mut waiters, &record, Instant::from_micros(end.as_micros() - 1)), None);
     let error = Some("not exit within 100 ms".to_owned());
     assert_eq!(waiters.release(&record, end), [Released { context: 7, status: 504, error }]);
@@ -94,4 +95,18 @@ fn waits_are_bounded() {
         assert!(waiters.add(context as u32, Until::Closing, TIMEOUT, record.changes, START));
     }
     assert!(!waiters.add(0, Until::Closing, TIMEOUT, record.changes, START));
+}
+
+#[test]
+fn many_are_released_in_several_turns_and_the_next_is_due_at_once() {
+    let record = draining();
+    let mut waiters = Waiters::default();
+    for context in 0..150 {
+        assert!(waiters.add(context, Until::Closing, TIMEOUT, record.changes, START));
+    }
+    let closing = after(&record, Input::CloseLb);
+    for (turn, due) in [(64, Some(START)), (64, Some(START)), (22, None)] {
+        assert_eq!(waiters.release(&closing, START).len(), turn);
+        assert_eq!(waiters.next_due(Some(&closing), START), due);
+    }
 }

@@ -177,6 +177,7 @@ fn a_wait_is_answered_by_where_the_gate_stands() {
     let mut left = records.last().unwrap().clone();
     let due = left.deadline(left.state.since()).unwrap();
     let nobody = crate::record::Reading {
+        blind: false,
         active: 0,
         roll_call: crate::record::RollCall { answered: 1, expected: 1, newcomers: 0 },
     };

@@ -25,7 +25,7 @@ const WHOLE: RollCall = RollCall { answered: 3, expected: 3, newcomers: 0 };
 const MISSING: RollCall = RollCall { answered: 2, expected: 3, newcomers: 0 };
 
 fn busy(active: u64) -> Reading {
-    Reading { active, roll_call: WHOLE }
+    Reading { blind: false, active, roll_call: WHOLE }
 }
 
 fn idle() -> Reading {
@@ -172,7 +172,7 @@ fn a_deadline_at_zero_closes_although_it_has_not_settled() {
 #[test]
 fn a_roll_call_that_stays_incomplete_is_distrust_and_never_idle() {
     let record = draining(&[("settle_ms", "0")]);
-    let missing = Reading { active: 0, roll_call: MISSING };
+    let missing = Reading { blind: false, active: 0, roll_call: MISSING };
     let due = START.after(ROLL_CALL_WAIT);
     for (now, distrusted) in
         [(Instant::from_micros(due.as_micros() - 1), false), (due, true), (due.after(MICROSECOND), true)]
@@ -188,8 +188,8 @@ fn a_roll_call_that_stays_incomplete_is_distrust_and_never_idle() {
 
 #[test]
 fn who_comes_after_the_drain_began_mends_no_distrust() {
-    let missing = Reading { active: 0, roll_call: MISSING };
-    let newcomer = Reading { active: 0, roll_call: RollCall { newcomers: 1, ..WHOLE } };
+    let missing = Reading { blind: false, active: 0, roll_call: MISSING };
+    let newcomer = Reading { blind: false, active: 0, roll_call: RollCall { newcomers: 1, ..WHOLE } };
     let record = tick(&draining(&[("settle_ms", "0")]), START.after(ROLL_CALL_WAIT), missing);
     let record = tick(&record, START.after(3 * SECOND), newcomer);
     assert_eq!(record.distrust.map(|distrust| distrust.reason), Some(DistrustReason::RollCall));
@@ -198,7 +198,7 @@ fn who_comes_after_the_drain_began_mends_no_distrust() {
 
 #[test]
 fn an_answer_that_was_only_late_is_believed() {
-    let missing = Reading { active: 0, roll_call: MISSING };
+    let missing = Reading { blind: false, active: 0, roll_call: MISSING };
     let record = tick(&draining(&[("settle_ms", "0")]), START.after(ROLL_CALL_WAIT), missing);
     let late = START.after(3 * SECOND);
     let done = step(&record, late, idle(), &Input::Tick);
@@ -206,6 +206,34 @@ fn an_answer_that_was_only_late_is_believed() {
     assert!(done.effects.contains(&Effect::LogTrust(record.distrust.unwrap())), "{:?}", done.effects);
     let end = tick(&done.record, late.after(CONFIRM), idle());
     assert_eq!(end.verdict(), Some(Verdict::Clean));
+}
+
+#[test]
+fn one_who_cannot_see_the_whole_count_neither_starts_nor_ends_a_zero() {
+    let blind = Reading { blind: true, ..busy(1) };
+    let record = draining(&[("settle_ms", "1000"), ("deadline_ms", "9000")]);
+    assert_eq!(tick(&record, START, Reading { active: 0, ..blind }), record);
+    let zero = tick(&record, START, idle());
+    assert_eq!(tick(&zero, START.after(SECOND / 2), blind), zero, "others see zero");
+    assert_eq!(tick(&zero, START.after(SECOND), idle()).verdict(), Some(Verdict::Clean));
+}
+
+#[test]
+fn one_who_cannot_see_faults_only_if_nobody_else_has_decided() {
+    let blind = Reading { blind: true, ..busy(1) };
+    let record = draining(&[("deadline_ms", "9000")]);
+    let due = START.after(9 * SECOND).after(super::BLIND_WAIT);
+    at_the_bound(&record, due, blind, StateName::Draining, StateName::Fault);
+    let reason = FaultReason::Distrust(DistrustReason::Ledger);
+    assert_eq!(tick(&record, due, blind).verdict(), Some(Verdict::Fault { reason, active: None }));
+}
+
+#[test]
+fn what_the_host_cut_is_not_mended_by_a_roll_call_nor_hidden_by_one() {
+    let record = after(&draining(&[("settle_ms", "0")]), START, busy(1), Input::Distrust(DistrustReason::Cut));
+    let record = tick(&record, START.after(3 * SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
+    assert_eq!(record.distrust.unwrap().reason, DistrustReason::Cut);
+    assert_eq!(tick(&record, START.after(4 * SECOND), idle()).state.name(), StateName::Draining);
 }
 
 #[test]
@@ -217,14 +245,14 @@ fn a_lasting_distrust_is_not_mended_by_a_roll_call() {
 #[test]
 fn a_late_answer_within_the_wait_is_in_time() {
     let record = draining(&[("settle_ms", "0")]);
-    let record = tick(&record, START.after(SECOND), Reading { active: 0, roll_call: MISSING });
+    let record = tick(&record, START.after(SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
     let record = tick(&record, START.after(SECOND), idle());
     assert_eq!(tick(&record, START.after(SECOND).after(CONFIRM), idle()).state.name(), StateName::Closing);
 }
 
 #[test]
 fn nobody_counting_is_not_idle() {
-    let nobody = Reading { active: 0, roll_call: RollCall { answered: 0, expected: 0, newcomers: 0 } };
+    let nobody = Reading { blind: false, active: 0, roll_call: RollCall { answered: 0, expected: 0, newcomers: 0 } };
     let record = draining(&[("settle_ms", "0"), ("deadline_ms", "60000")]);
     let record = tick(&record, START.after(3 * SECOND), nobody);
     assert_eq!(record.state.name(), StateName::Draining);
@@ -237,7 +265,7 @@ fn nobody_counting_is_not_idle() {
 #[test]
 fn a_deadline_before_the_roll_call_is_over_is_no_clean_end() {
     let record = draining(&[("deadline_ms", "1000")]);
-    let end = tick(&record, START.after(SECOND), Reading { active: 0, roll_call: MISSING });
+    let end = tick(&record, START.after(SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
     let reason = FaultReason::Distrust(DistrustReason::RollCall);
     assert_eq!(end.verdict(), Some(Verdict::Fault { reason, active: None }));
 }
@@ -290,7 +318,7 @@ fn an_opinion_brought_without_distrust_decides_nothing() {
 fn nothing_enters_fault_from_open() {
     for reason in [DistrustReason::RollCall, DistrustReason::Trap, DistrustReason::Ledger, DistrustReason::Config] {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
-        let record = tick(&record, START.after(3600 * SECOND), Reading { active: 0, roll_call: MISSING });
+        let record = tick(&record, START.after(3600 * SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
         assert_eq!(record.state.name(), StateName::Open);
         assert_eq!(record.answer(Path::Balancer).status, 200);
         assert_eq!(record.distrust, Some(Distrust { reason, since: START }));
@@ -308,7 +336,9 @@ fn a_lasting_reason_replaces_a_missing_answer_and_not_the_other_way_round() {
 
 #[test]
 fn a_new_drain_takes_a_new_roll_call_but_keeps_a_lasting_distrust() {
-    for (reason, kept) in [(DistrustReason::RollCall, false), (DistrustReason::Trap, true)] {
+    for (reason, kept) in
+        [(DistrustReason::RollCall, false), (DistrustReason::Cut, false), (DistrustReason::Trap, true)]
+    {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
         let record = after(&record, START, idle(), Input::Drain(plan(&[])));
         assert_eq!(record.distrust.is_some(), kept, "{reason:?}");
@@ -402,7 +432,7 @@ fn events_are_bounded_and_the_newest_stay() {
 
 fn any_reading() -> impl Strategy<Value = Reading> {
     (prop_oneof![3 => Just(0_u64), 2 => 1_u64..4], prop_oneof![4 => Just(WHOLE), 1 => Just(MISSING)])
-        .prop_map(|(active, roll_call)| Reading { active, roll_call })
+        .prop_map(|(active, roll_call)| Reading { blind: false, active, roll_call })
 }
 
 fn any_plan() -> impl Strategy<Value = Plan> {

@@ -320,7 +320,7 @@ impl World {
             }
             Micro::Read(role, input, record, version) => {
                 let roll_call = self.registry.roll_call(record.drains, record.state.since());
-                let reading = Reading { active: self.ledger, roll_call };
+                let reading = Reading { blind: false, active: self.ledger, roll_call };
                 self.then(at, [Micro::Commit(role, input, record, version, reading)]);
             }
             Micro::Commit(role, input, record, version, reading) => {

@@ -170,7 +170,7 @@ impl Host for World {
     }
 
     fn reading(&mut self, _: &Record) -> Reading {
-        Reading { active: self.active, roll_call: RollCall { answered: 2, expected: 2, newcomers: 0 } }
+        Reading { blind: false, active: self.active, roll_call: RollCall { answered: 2, expected: 2, newcomers: 0 } }
     }
 
     fn store(&mut self, record: &Record, (): ()) -> Stored {
