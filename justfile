@@ -19,7 +19,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit build test-shim size-check lab-test; do
+    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
@@ -39,6 +39,7 @@ fmt-check:
 lint:
     cargo clippy --workspace --all-targets -- -D warnings
     cargo clippy -p softclose-filter --target {{wasm}} -- -D warnings
+    cargo clippy -p softclose-filter --target {{wasm}} --features plant -- -D warnings
 
 # Builds the documentation
 doc:
@@ -46,35 +47,52 @@ doc:
 
 # Tables, properties, simulation, configuration, lab logic: all that needs no foreign program
 test-unit:
-    cargo test -p softclose-fsm -p softclose-filter -p softclose-lab
+    cargo test -p softclose-fsm -p softclose-lab -p softclose-package
+    cargo test -p softclose-filter --lib --test shipped_config
+
+# The shipped module as several VMs in one host, with traps, races and failing hostcalls
+test-wasm: build-filter build-planted
+    cargo test -p softclose-filter --test wasm
 
 # The preStop command against scripted stand-ins for admin, control and agent
 test-shim:
     cargo test -p softclose
+
+# The whole model check: three workers, three requests, commands and traps anywhere; minutes and gigabytes
+model:
+    cargo test --release -p softclose-fsm --test model -- --include-ignored --nocapture
 
 # The simulation alone, replaying one seed: just sim 0x2a
 sim seed:
     SEED={{seed}} cargo test -p softclose-fsm --test simulation
 
 # Builds what is shipped into dist/, and the lab
-build: setup build-filter build-shim
+build: setup build-filter build-planted build-shim
     cargo build --release -p softclose-lab
 
-# The Wasm module: dist/softclose.wasm
+# The Wasm module, without what no host ever calls: dist/softclose.wasm
 build-filter:
     cargo build --profile wasm --target {{wasm}} -p softclose-filter
-    install -Dm444 target/{{wasm}}/wasm/softclose_filter.wasm dist/softclose.wasm
+    cargo run -q --release -p softclose-package -- trim target/{{wasm}}/wasm/softclose_filter.wasm target/softclose.wasm
+    install -Dm444 target/softclose.wasm dist/softclose.wasm
+
+# The module that traps on demand, for tests alone: dist/softclose-planted.wasm
+build-planted:
+    cargo build --profile wasm --target {{wasm}} --target-dir target/planted -p softclose-filter --features plant
+    install -Dm444 target/planted/{{wasm}}/wasm/softclose_filter.wasm dist/softclose-planted.wasm
 
 # The static preStop binary: dist/softclose
 build-shim:
     cargo build --profile shim --target {{musl}} -p softclose
     install -Dm555 target/{{musl}}/shim/softclose dist/softclose
 
-# What is shipped stays small and self-contained
+# What is shipped stays small and self-contained, and the module asks of its host what it always has
 size-check:
+    stat -c '%n %s bytes' dist/softclose dist/softclose.wasm
     test $(stat -c %s dist/softclose) -le 1048576
     ! readelf -d dist/softclose | grep NEEDED
-    test $(stat -c %s dist/softclose.wasm) -le 524288
+    test $(stat -c %s dist/softclose.wasm) -le 307200
+    cargo run -q --release -p softclose-package -- list dist/softclose.wasm | diff -u testdata/wasm/imports-exports.txt -
 
 # Real Envoy and HAProxy, scaled: S1 in three modes, several workers, the roll call, every control call
 lab-test:
@@ -82,6 +100,16 @@ lab-test:
     target/release/softclose-lab workers
     target/release/softclose-lab rollcall
     target/release/softclose-lab control
+    target/release/softclose-lab cases --quick
+
+# CPU per request against no filter and others, memory per worker, latencies; --full for twenty quiet minutes
+bench *ARGS: build
+    cargo run -q --release -p softclose-package -- trim --keep-all target/{{wasm}}/wasm/softclose_filter.wasm target/softclose-all-exports.wasm
+    SOFTCLOSE_WASM_ALL=target/softclose-all-exports.wasm target/release/softclose-lab bench {{ARGS}}
+
+# Ten minutes of load, clients that go away, and drain after drain; at the end nothing is left over
+soak-drain *ARGS: build
+    target/release/softclose-lab soak-drain {{ARGS}}
 
 # One lab command: just lab run S1 --mode softclose --repeat 20
 lab *ARGS: build

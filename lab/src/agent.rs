@@ -22,8 +22,6 @@ use crate::http::Client;
 use crate::process::{Process, dies_with_us};
 use crate::{topology, wait};
 
-/// Istio's `drainDuration`: `--drain-time-s 45`.
-const DRAIN_TIME_S: &str = "45";
 /// How long Envoy may take to come up; V8 compiles the module once for each role.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -39,6 +37,9 @@ pub(crate) struct Args {
     /// Istio's `terminationDrainDuration` (5000 by default there): SIGTERM to SIGKILL of Envoy
     #[arg(long, default_value_t = 5000)]
     termination_drain_ms: u64,
+    /// Istio's `drainDuration`
+    #[arg(long, default_value_t = 45)]
+    drain_time_s: u32,
 }
 
 /// The running agent, seen from the lab. Envoy is in its process group.
@@ -53,11 +54,13 @@ impl Agent {
         bootstrap: &Path,
         concurrency: u16,
         termination_drain: Duration,
+        drain_time: Duration,
     ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("where is this program?")?);
         command.arg("pilot-agent").arg("--config").arg(bootstrap);
         command.args(["--concurrency", &concurrency.to_string()]);
         command.args(["--termination-drain-ms", &termination_drain.as_millis().to_string()]);
+        command.args(["--drain-time-s", &drain_time.as_secs().to_string()]);
         command.current_dir(dir);
         let mut process = Process::start("pilot-agent", command, dir)?;
         let admin = Admin::new();
@@ -85,7 +88,13 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     command
         .arg("-c")
         .arg(&args.config)
-        .args(["--drain-time-s", DRAIN_TIME_S, "--drain-strategy", "immediate", "--disable-hot-restart"])
+        .args([
+            "--drain-time-s",
+            &args.drain_time_s.to_string(),
+            "--drain-strategy",
+            "immediate",
+            "--disable-hot-restart",
+        ])
         .args(["--file-flush-interval-msec", "1000", "--local-address-ip-version", "v4"])
         .args(["--concurrency", &args.concurrency.to_string()])
         .args(["--log-level", "warning", "--log-path", "envoy.log"])

@@ -27,9 +27,14 @@ impl Checks {
         self.0.push(Check { what, held, seen });
     }
 
+    /// How many did not hold so far.
+    pub(crate) fn failed(&self) -> usize {
+        self.0.iter().filter(|check| !check.held).count()
+    }
+
     /// Writes all of it as JSON and prints the sum; true if everything held.
     pub(crate) fn finish(self, path: &Path) -> Result<bool> {
-        let failed = self.0.iter().filter(|check| !check.held).count();
+        let failed = self.failed();
         let text = serde_json::to_string_pretty(&self.0)?;
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         println!("\n{} checks, {failed} failed; {}", self.0.len(), path.display());

@@ -7,12 +7,15 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::http::Client;
-use crate::manifest::{Manifest, Overrides, extension_file};
+use crate::manifest::{Edit, Manifest, Overrides, at, extension_file};
 use crate::topology;
 
 /// The sum that event 4 is about: requests in flight downstream on the traffic listeners and upstream to their clusters.
 const ACTIVE: &str =
     r"%5E(http%5C.outbound_.%2A%5C.downstream_rq_active%7Ccluster%5C.outbound.%2A%5C.upstream_rq_active)%24";
+
+/// The file that the listeners are discovered in.
+pub(crate) const LISTENERS_FILE: &str = "lds.json";
 
 /// What one Envoy is to be configured with.
 pub(crate) struct Config<'a> {
@@ -41,19 +44,27 @@ impl Config<'_> {
                 write_resources(&dir.join(extension_file(&name)), &[extension])?;
             }
         }
-        write_resources(&dir.join("lds.json"), &listeners)?;
+        let listeners = edited(Value::Array(listeners), &self.overrides.listeners)?;
+        write_json(&dir.join(LISTENERS_FILE), &json!({ "version_info": "1", "resources": listeners }))?;
         let bootstrap = dir.join("bootstrap.json");
-        write_json(&bootstrap, &template("bootstrap.yaml")?)?;
+        write_json(&bootstrap, &edited(template("bootstrap.yaml")?, &self.overrides.bootstrap)?)?;
         Ok(bootstrap)
     }
 }
 
 /// Gives a running Envoy another plugin configuration, as a push of the control plane would.
 pub(crate) fn push_plugin_configuration(dir: &Path, extension: &str, configuration: &str) -> Result<()> {
-    let path = dir.join(extension_file(extension));
+    push(dir, &extension_file(extension), |resources| {
+        *at(resources, "/0/typed_config/config/configuration/value")? = json!(configuration);
+        Ok(())
+    })
+}
+
+/// Gives a running Envoy other resources than those of `file`, as a push of the control plane would.
+pub(crate) fn push(dir: &Path, file: &str, edit: impl FnOnce(&mut Value) -> Result<()>) -> Result<()> {
+    let path = dir.join(file);
     let mut response: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
-    let at = "/resources/0/typed_config/config/configuration/value";
-    *response.pointer_mut(at).with_context(|| format!("{} has no {at}", path.display()))? = json!(configuration);
+    edit(at(&mut response, "/resources")?)?;
     // Envoy watches for a move into place, not for writes.
     let next = path.with_extension("next");
     write_json(&next, &response)?;
@@ -132,6 +143,11 @@ fn parse_active(page: &str) -> Option<Active> {
         }
     }
     seen.then_some(active)
+}
+
+fn edited(mut value: Value, edits: &[Edit]) -> Result<Value> {
+    edits.iter().try_for_each(|edit| edit(&mut value))?;
+    Ok(value)
 }
 
 fn write_resources(path: &Path, resources: &[Value]) -> Result<()> {

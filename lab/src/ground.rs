@@ -21,6 +21,8 @@ pub(crate) struct Options {
     pub(crate) overrides: Overrides,
     pub(crate) concurrency: u16,
     pub(crate) termination_drain: Duration,
+    /// Envoy's `--drain-time-s`.
+    pub(crate) drain_time: Duration,
     /// HAProxy's `inter`; None for a ground without balancer.
     pub(crate) check_inter_ms: Option<u64>,
 }
@@ -33,6 +35,8 @@ impl Default for Options {
             concurrency: 2,
             // Istio's default terminationDrainDuration.
             termination_drain: Duration::from_secs(5),
+            // Istio's default drainDuration.
+            drain_time: Duration::from_secs(45),
             check_inter_ms: None,
         }
     }
@@ -51,16 +55,18 @@ impl Ground {
     pub(crate) async fn start(dir: &Path, options: &Options) -> Result<Self> {
         topology::ports_are_free().await?;
         let backend = Backend::start().await?;
-        let module = match options.gate {
-            true => Some(topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?),
-            false => None,
+        let module = match (options.gate, &options.overrides.module) {
+            (true, Some(module)) => Some(module.clone()),
+            (true, None) => Some(topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?),
+            (false, _) => None,
         };
         let bootstrap = envoy::Config { module, overrides: &options.overrides }.write(dir)?;
         let hc = match options.gate {
             true => None,
             false => Some(Hc::start(dir).await?),
         };
-        let agent = Agent::start(dir, &bootstrap, options.concurrency, options.termination_drain).await?;
+        let agent =
+            Agent::start(dir, &bootstrap, options.concurrency, options.termination_drain, options.drain_time).await?;
         let balancer = match balancer(dir, options.check_inter_ms).await {
             Ok(balancer) => balancer,
             Err(error) => {

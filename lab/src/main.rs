@@ -3,6 +3,8 @@
 
 mod agent;
 mod backend;
+mod bench;
+mod cases;
 mod chart;
 mod checks;
 mod control;
@@ -27,6 +29,7 @@ mod rollcall;
 mod run;
 mod scenario;
 mod soak;
+mod soak_drain;
 mod story;
 mod timeline;
 mod topology;
@@ -98,6 +101,23 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Cases from the field on real Envoy, each by its name: counting, traps, drains, pushes, exposure, install order
+    Cases {
+        /// Those whose names begin so [default: all]
+        names: Vec<String>,
+        /// Names them and runs none
+        #[arg(long)]
+        list: bool,
+        /// Only the short list, for each change
+        #[arg(long)]
+        quick: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// What the filter costs: CPU per request against no filter and others, memory per worker, latency of flip and wake
+    Bench(bench::Args),
+    /// Load, clients that go away and drain after drain; at the end nothing may be left over
+    SoakDrain(soak_drain::Args),
     /// Draws runs below each other, as SVG on standard output
     Chart {
         /// events.json of each run
@@ -182,6 +202,9 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Workers { place } => workers::run(&place).await,
         Command::Rollcall { place } => rollcall::run(&place).await,
         Command::Control { place } => control::run(&place).await,
+        Command::Cases { names, list, quick, place } => cases::run(&names, list, quick, &place).await,
+        Command::Bench(args) => bench::run(&args).await,
+        Command::SoakDrain(args) => soak_drain::run(&args).await,
         Command::Chart { events } => draw(&events).map(|()| true),
         Command::PilotAgent(args) => agent::run(args).await.map(|()| true),
     }

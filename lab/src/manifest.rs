@@ -4,7 +4,7 @@
 //! no istiod here: extension configurations come from files instead of ADS, and the module lies elsewhere on disk. A
 //! patch that this reader does not know is an error, so that the lab never tests less than what is shipped.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -30,7 +30,16 @@ pub(crate) struct Overrides {
     pub(crate) count: Option<String>,
     /// Leaves the traffic listener without the counting filter.
     pub(crate) without_count: bool,
+    /// The module of both roles.
+    pub(crate) module: Option<PathBuf>,
+    /// Changes to the bootstrap, made last.
+    pub(crate) bootstrap: Vec<Edit>,
+    /// Changes to the list of listeners, made last.
+    pub(crate) listeners: Vec<Edit>,
 }
+
+/// A change to a part of the configuration.
+pub(crate) type Edit = fn(&mut Value) -> Result<()>;
 
 /// What Envoy is given.
 pub(crate) struct Resolved {
@@ -116,7 +125,7 @@ pub(crate) fn extension_file(name: &str) -> String {
     format!("ecds-{name}.json")
 }
 
-fn at<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
+pub(crate) fn at<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
     value.pointer_mut(pointer).with_context(|| format!("the manifest has no {pointer}"))
 }
 

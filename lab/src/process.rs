@@ -42,6 +42,11 @@ impl Process {
         &mut self.child
     }
 
+    /// The child's process id.
+    pub(crate) fn id(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
     /// Sends SIGTERM to the child alone, as kubelet does to a container's first process.
     pub(crate) fn terminate(&mut self) {
         if self.status.is_none() {

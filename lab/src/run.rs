@@ -84,6 +84,7 @@ async fn play(plan: &Plan, dir: &Path) -> Result<Record> {
         concurrency: plan.concurrency,
         termination_drain: Duration::from_secs_f64(times.termination_drain_s),
         check_inter_ms: Some(times.check_inter_ms),
+        ..Options::default()
     };
     let mut ground = Ground::start(dir, &options).await?;
     diagnostics::collect(dir, "before").await;

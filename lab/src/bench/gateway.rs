@@ -1,0 +1,300 @@
+//! One Envoy with a listener for each thing that is compared, so that all of them share one process, one allocator and
+//! one moment; and what the kernel says of that process.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::envoy::{self, Admin};
+use crate::manifest::{Manifest, Overrides, extension_file};
+use crate::process::{Process, last_words};
+use crate::{topology, wait};
+
+/// The first of the compared listeners' ports.
+const FIRST_PORT: u16 = 28100;
+/// The application that answers `/fast` behind the gateway; the lab's own is slower than Envoy.
+const APPLICATION_PORT: u16 = 29081;
+const APPLICATION: &str = "outbound|8081||fast.default.svc.cluster.local";
+const START_LIMIT: Duration = Duration::from_secs(60);
+const CONNECTION_MANAGER: &str = "/filter_chains/0/filters/0/typed_config";
+
+/// What stands first in the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Variant {
+    /// Nothing: what all others are compared with.
+    None,
+    /// The module that is shipped.
+    Shipped,
+    /// The same module with all of the SDK's exports.
+    AllExports,
+    /// A counter in Lua, as a measure of what a script would cost. It counts per worker and misses resets.
+    Lua,
+}
+
+/// What the listener does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Route {
+    /// Answers it.
+    Direct,
+    /// Passes it on to another Envoy, which answers it.
+    Proxied,
+}
+
+impl Variant {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "no filter",
+            Self::Shipped => "softclose",
+            Self::AllExports => "all exports",
+            Self::Lua => "Lua counter",
+        }
+    }
+}
+
+impl Route {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Proxied => "proxied",
+        }
+    }
+}
+
+/// A listener to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) route: Route,
+    pub(crate) variant: Variant,
+    /// The module of a Wasm variant.
+    pub(crate) module: Option<PathBuf>,
+}
+
+/// A listener that is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listener {
+    pub(crate) route: Route,
+    pub(crate) variant: Variant,
+    pub(crate) port: u16,
+}
+
+/// The running gateway and the application behind it. Both end when dropped.
+pub(crate) struct Gateway {
+    envoy: Process,
+    _application: Process,
+    pub(crate) listeners: Vec<Listener>,
+}
+
+impl Gateway {
+    pub(crate) async fn start(plans: &[Plan], workers: u16, dir: &Path) -> Result<Self> {
+        topology::ports_are_free().await?;
+        ensure!(!listens(APPLICATION_PORT), "port {APPLICATION_PORT} is taken by another program");
+        let mut resources = Vec::new();
+        let mut listeners = Vec::new();
+        let mut gate_is_there = false;
+        for (plan, port) in plans.iter().zip(FIRST_PORT..) {
+            let mut of_plan = plan.listeners(port, dir)?.into_iter();
+            resources.extend(of_plan.next());
+            // Health and control belong to the gateway, not to each listener.
+            if plan.variant == Variant::Shipped && !gate_is_there {
+                gate_is_there = true;
+                resources.extend(of_plan);
+            }
+            listeners.push(Listener { route: plan.route, variant: plan.variant, port });
+        }
+        write(&dir.join("lds.json"), &json!({ "version_info": "1", "resources": resources }))?;
+        let bootstrap = dir.join("bootstrap.json");
+        write(&bootstrap, &with_application(template("bootstrap.yaml", dir)?)?)?;
+        let application = application(dir).await?;
+        let mut envoy = Process::start("envoy", envoy_command(&bootstrap, workers), dir)?;
+        let admin = Admin::new();
+        let up = async || match envoy.assert_running(dir) {
+            Err(early) => Some(Err(early)),
+            Ok(()) => admin.ready().await.then_some(Ok(())),
+        };
+        wait::until("Envoy is LIVE", START_LIMIT, up).await??;
+        if gate_is_there {
+            crate::ground::healthy().await?;
+        }
+        Ok(Self { envoy, _application: application, listeners })
+    }
+
+    /// Processor time that Envoy has used so far, over all of its threads.
+    pub(crate) fn cpu(&mut self) -> Result<Duration> {
+        let tasks = format!("/proc/{}/task", self.pid()?);
+        let mut nanos = 0;
+        for task in std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+            // A helper thread of V8 may end while its name is read.
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let on_cpu = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
+            nanos += on_cpu.context("a schedstat that does not begin with a number")?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Resident memory, in MiB.
+    pub(crate) fn resident_mib(&mut self) -> Result<f64> {
+        let path = format!("/proc/{}/status", self.pid()?);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let kib: f64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number of kB")?;
+        Ok(kib / 1024.0)
+    }
+
+    /// Requests that a listener has taken since the start.
+    pub(crate) async fn requests(&self, listener: Listener) -> Result<u64> {
+        self.stat(listener, "downstream_rq_total").await
+    }
+
+    /// A number that Envoy keeps for a listener's requests.
+    pub(crate) async fn stat(&self, listener: Listener, name: &str) -> Result<u64> {
+        let name = format!("http.{}.{name}", prefix(listener.route, listener.variant));
+        let page = Admin::new().page(&format!("/stats?filter=%5E{name}%24")).await.map_err(anyhow::Error::msg)?;
+        let value = page.trim().rsplit(": ").next().and_then(|value| value.parse().ok());
+        value.with_context(|| format!("no {name} in {page:?}"))
+    }
+
+    fn pid(&mut self) -> Result<u32> {
+        self.envoy.child().id().context("Envoy has ended")
+    }
+}
+
+impl Plan {
+    /// The listener itself, then those that come with its filter.
+    fn listeners(&self, port: u16, dir: &Path) -> Result<Vec<Value>> {
+        let mut listener = template("traffic-listener.yaml", dir)?;
+        set(&mut listener, "/name", json!(format!("127.0.0.1_{port}")))?;
+        set(&mut listener, "/address/socket_address/port_value", json!(port))?;
+        set(&mut listener, &format!("{CONNECTION_MANAGER}/stat_prefix"), json!(prefix(self.route, self.variant)))?;
+        let routes = format!("{CONNECTION_MANAGER}/route_config/virtual_hosts/0/routes");
+        let routes = listener.pointer_mut(&routes).and_then(Value::as_array_mut).context("no routes")?;
+        let mut fast = routes.first().cloned().context("no route")?;
+        match self.route {
+            Route::Direct => {
+                let answer = json!({ "status": 200, "body": { "inline_string": "ok\n" } });
+                fast = json!({ "match": { "prefix": "/fast" }, "direct_response": answer });
+            }
+            Route::Proxied => {
+                set(&mut fast, "/match/prefix", json!("/fast"))?;
+                set(&mut fast, "/route/cluster", json!(APPLICATION))?;
+            }
+        }
+        routes.insert(0, fast);
+        match self.variant {
+            Variant::None => Ok(vec![listener]),
+            Variant::Shipped | Variant::AllExports => self.with_module(listener, dir),
+            Variant::Lua => {
+                let filters = listener.pointer_mut(&format!("{CONNECTION_MANAGER}/http_filters"));
+                filters.and_then(Value::as_array_mut).context("http_filters is not a list")?.insert(0, lua_counter());
+                Ok(vec![listener])
+            }
+        }
+    }
+
+    fn with_module(&self, listener: Value, dir: &Path) -> Result<Vec<Value>> {
+        // Extension configurations of a folder of its own: they bear the same names whatever the module.
+        let dir = dir.join(format!("{:?}", self.variant).to_lowercase());
+        std::fs::create_dir_all(&dir)?;
+        let module = self.module.as_deref().context("a Wasm listener without a module")?;
+        let manifest = Manifest::read(&topology::root()?.join("envoyfilter.yaml"))?;
+        let resolved = manifest.resolve(listener, module, &dir, &Overrides::default())?;
+        for (name, mut extension) in resolved.extensions {
+            if self.variant == Variant::AllExports {
+                // Apart from the shipped module's shared data, as it would be in a gateway of its own.
+                set(&mut extension, "/typed_config/config/vm_config/vm_id", json!("softclose-all-exports"))?;
+            }
+            let response = json!({ "version_info": "1", "resources": [extension] });
+            write(&dir.join(extension_file(&name)), &response)?;
+        }
+        Ok(resolved.listeners)
+    }
+}
+
+/// What people write when they want to know how busy a gateway is.
+fn lua_counter() -> Value {
+    const SCRIPT: &str = "local active = 0\n\
+        function envoy_on_request(handle) active = active + 1 end\n\
+        function envoy_on_response(handle) active = active - 1 end\n";
+    json!({
+        "name": "envoy.filters.http.lua",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+            "default_source_code": { "inline_string": SCRIPT },
+        },
+    })
+}
+
+/// The lab's bootstrap with a second cluster, set up as the first is.
+fn with_application(mut bootstrap: Value) -> Result<Value> {
+    let clusters = bootstrap.pointer_mut("/static_resources/clusters").and_then(Value::as_array_mut);
+    let clusters = clusters.context("no clusters")?;
+    let mut cluster = clusters.first().cloned().context("no cluster")?;
+    set(&mut cluster, "/name", json!(APPLICATION))?;
+    set(&mut cluster, "/load_assignment/cluster_name", json!(APPLICATION))?;
+    let endpoint = "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address/port_value";
+    set(&mut cluster, endpoint, json!(APPLICATION_PORT))?;
+    clusters.push(cluster);
+    Ok(bootstrap)
+}
+
+fn listens(port: u16) -> bool {
+    std::net::TcpStream::connect(topology::local(port)).is_ok()
+}
+
+/// An Envoy that answers `/fast` itself: the cheapest application there is.
+async fn application(dir: &Path) -> Result<Process> {
+    let dir = dir.join("application");
+    std::fs::create_dir_all(&dir)?;
+    let plan = Plan { route: Route::Direct, variant: Variant::None, module: None };
+    let mut listener = plan.listeners(APPLICATION_PORT, &dir)?.into_iter().next().context("no listener")?;
+    listener.as_object_mut().context("a listener is a mapping")?.remove("@type");
+    let bootstrap = dir.join("bootstrap.json");
+    write(&bootstrap, &json!({ "static_resources": { "listeners": [listener] } }))?;
+    let mut process = Process::start("application", envoy_command(&bootstrap, 1), &dir)?;
+    let up = async || match process.assert_running(&dir) {
+        Err(early) => Some(Err(early)),
+        Ok(()) => listens(APPLICATION_PORT).then_some(Ok(())),
+    };
+    wait::until("the application listens", START_LIMIT, up)
+        .await?
+        .with_context(|| last_words(&std::fs::read_to_string(dir.join("application.log")).unwrap_or_default()))?;
+    Ok(process)
+}
+
+fn envoy_command(bootstrap: &Path, workers: u16) -> Command {
+    let mut command = Command::new(envoy::binary());
+    command.arg("-c").arg(bootstrap).args(["--disable-hot-restart", "--log-level", "warning"]);
+    command.args(["--concurrency", &workers.to_string(), "--local-address-ip-version", "v4"]);
+    command
+}
+
+/// The stat prefix of a listener.
+fn prefix(route: Route, variant: Variant) -> String {
+    format!("bench_{}_{variant:?}", route.name()).to_lowercase()
+}
+
+fn template(name: &str, dir: &Path) -> Result<Value> {
+    let path = topology::root()?.join("testdata/envoy").join(name);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = topology::fill(&text, dir, &[]).with_context(|| format!("in {}", path.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("in {}", path.display()))
+}
+
+fn set(value: &mut Value, pointer: &str, to: Value) -> Result<()> {
+    let place = value.pointer_mut(pointer);
+    ensure!(place.is_some(), "there is no {pointer}");
+    if let Some(place) = place {
+        *place = to;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, value: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
