@@ -73,12 +73,14 @@ impl Root {
     }
 }
 
-impl Context for Root {
-    fn on_done(&mut self) -> bool {
+impl Context for Root {}
+
+/// In `Drop`, not in `on_done`: a callback that is exported is called for each request as well.
+impl Drop for Root {
+    fn drop(&mut self) {
         if let Some(worker) = &self.worker {
             worker.leave();
         }
-        true
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Worker {
     slot: RefCell<Option<Slot>>,
     /// The record as this worker last saw it, so that counting in OPEN makes no shared-data call.
     cached: RefCell<Option<Record>>,
+    /// Up to when what is due in `cached` was carried out.
+    settled: Cell<Instant>,
     draining: Cell<bool>,
     /// Counting VMs, as of the last reading.
     workers: Cell<u32>,
@@ -66,6 +68,7 @@ impl Worker {
             root,
             slot: RefCell::default(),
             cached: RefCell::default(),
+            settled: Cell::new(host::monotonic()),
             draining: Cell::new(false),
             workers: Cell::new(u32::MAX),
             missed: Cell::new(false),
@@ -151,6 +154,7 @@ impl Worker {
         let handled = handle(&mut &*self, input);
         if !handled.contended {
             self.keep(handled.record.clone());
+            self.settled.set(handled.now);
         }
         handled
     }
@@ -206,7 +210,8 @@ impl Worker {
     pub(crate) fn arm(&self) {
         let now = host::monotonic();
         let cached = self.cached.borrow();
-        let deadline = cached.as_ref().and_then(|record| record.deadline(now));
+        // Of the deadlines that were ahead when the record was last settled: one that has come since is due at once, not over.
+        let deadline = cached.as_ref().and_then(|record| record.deadline(self.settled.get()));
         let look = self.draining.get().then(|| now.after(DRAINING_LOOK));
         // A VM that is made on the way of a request must not lose the tick that proves it alive to that request's own.
         let proof = self.slot.borrow().as_ref().filter(|slot| !slot.alive).map(|_| now);
