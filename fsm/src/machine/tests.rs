@@ -1,12 +1,10 @@
-//! The table: every state and every input; every deadline one microsecond early, on time and late; and what holds for any run.
+//! The table: every state and every input; every deadline one microsecond early, on time and late.
 
 use alloc::borrow::ToOwned;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 use std::format;
-
-use proptest::prelude::*;
 
 use super::{OPINION_LASTS, Step, step};
 use crate::CONFIRM;
@@ -15,8 +13,12 @@ use crate::input::{Input, Probe, Reply, Warning};
 use crate::plan::{Plan, Preset};
 use crate::record::{Distrust, DistrustReason, EventName, Path, Reading, Record, RollCall};
 use crate::registry::ROLL_CALL_WAIT;
-use crate::state::{FaultReason, State, StateName, Verdict};
+use crate::state::{FaultReason, StateName, Verdict};
 use crate::time::Instant;
+
+mod properties;
+
+pub(crate) use properties::any_record;
 
 const START: Instant = Instant::from_micros(1_000_000_000);
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -426,162 +428,4 @@ fn events_are_bounded_and_the_newest_stay() {
     }
     assert_eq!(record.events.len(), Record::EVENTS_MAX);
     assert_eq!(record.events.last().unwrap().event, EventName::Reopen);
-}
-
-// What holds for any run.
-
-fn any_reading() -> impl Strategy<Value = Reading> {
-    (prop_oneof![3 => Just(0_u64), 2 => 1_u64..4], prop_oneof![4 => Just(WHOLE), 1 => Just(MISSING)])
-        .prop_map(|(active, roll_call)| Reading { blind: false, active, roll_call })
-}
-
-fn any_plan() -> impl Strategy<Value = Plan> {
-    (prop_oneof![Just(0_u64), 1_u64..3_000], prop_oneof![Just(None), (1_u64..8_000).prop_map(Some)], 0_u64..6_000)
-        .prop_map(|(settle, deadline, hold_max)| Plan {
-            settle: Duration::from_millis(settle),
-            deadline: deadline.map(Duration::from_millis),
-            hold_max: Duration::from_millis(hold_max),
-            ..Plan::preset(Preset::Haproxy)
-        })
-}
-
-fn any_input() -> impl Strategy<Value = Input> {
-    let probe = (prop_oneof![Just(Path::Balancer), Just(Path::Readiness)], prop::option::of(0..4))
-        .prop_map(|(path, prober)| Input::Probe(Probe { path, prober: prober.map(|at: i32| at.to_string()) }));
-    prop_oneof![
-        3 => any_plan().prop_map(Input::Drain),
-        1 => Just(Input::CloseLb),
-        1 => Just(Input::Close),
-        1 => Just(Input::Reopen),
-        4 => probe,
-        1 => Just(Input::EnvoyDrainStarted),
-        2 => (0_u64..3).prop_map(Input::Observe),
-        1 => prop_oneof![Just(DistrustReason::Trap), Just(DistrustReason::RollCall)].prop_map(Input::Distrust),
-        8 => Just(Input::Tick),
-    ]
-}
-
-/// A run: how much later, with which reading, what.
-fn any_run() -> impl Strategy<Value = Vec<(Duration, Reading, Input)>> {
-    let later = prop_oneof![Just(0_u64), 1_u64..2_000, 1_u64..3_000_000].prop_map(Duration::from_micros);
-    prop::collection::vec((later, any_reading(), any_input()), 1..60)
-}
-
-pub(crate) fn any_record() -> impl Strategy<Value = Record> {
-    any_run().prop_map(|run| {
-        let mut now = START;
-        run.into_iter().fold(Record::open(START), |record, (later, reading, input)| {
-            now = now.after(later);
-            after(&record, now, reading, input)
-        })
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
-    #[test]
-    fn a_clean_flip_is_committed_on_a_believed_zero_only(run in any_run()) {
-        let (mut now, mut record) = (START, Record::open(START));
-        for (later, reading, input) in run {
-            now = now.after(later);
-            let next = step(&record, now, reading, &input).record;
-            let flipped = record.answer(Path::Balancer).status == 200 && next.answer(Path::Balancer).status == 503;
-            if flipped {
-                match next.verdict().unwrap() {
-                    Verdict::Clean => {
-                        prop_assert_eq!(reading.active, 0);
-                        prop_assert!(reading.roll_call.complete());
-                        let mended = reading.roll_call.complete_without_newcomers();
-                        let late = |distrust: Distrust| distrust.reason == DistrustReason::RollCall && mended;
-                        prop_assert!(record.distrust.is_none_or(late));
-                    }
-                    Verdict::SecondOpinion { .. } => prop_assert!(next.distrust.is_some()),
-                    Verdict::Operator { .. } => prop_assert_eq!(input, Input::CloseLb),
-                    Verdict::Fault { .. } => {
-                        let State::Draining(draining) = &record.state else { panic!("a fault from {:?}", record.state) };
-                        prop_assert!(draining.deadline.is_some_and(|deadline| deadline <= now));
-                    }
-                }
-            }
-            record = next;
-        }
-    }
-
-    #[test]
-    fn a_deadline_is_kept(record in any_record(), reading in any_reading()) {
-        if let State::Draining(draining) = &record.state
-            && let Some(deadline) = draining.deadline
-        {
-            let end = tick(&record, deadline, reading).state.name();
-            prop_assert!(matches!(end, StateName::Closing | StateName::Fault | StateName::Closed), "{end}");
-        }
-    }
-
-    #[test]
-    fn a_tick_with_the_same_reading_just_before_changes_nothing(
-        record in any_record(), later in 0_u64..5_000_000, reading in any_reading(), input in any_input(),
-    ) {
-        let now = record.state.since().after(Duration::from_micros(later));
-        let direct = step(&record, now, reading, &input);
-        let first = step(&record, now, reading, &Input::Tick);
-        let second = step(&first.record, now, reading, &input);
-        prop_assert_eq!(&direct.record, &second.record);
-        prop_assert_eq!(&direct.reply, &second.reply);
-        let both: Vec<Effect> = first.effects.into_iter().chain(second.effects).collect();
-        prop_assert_eq!(direct.effects, both);
-    }
-
-    #[test]
-    fn closed_is_left_by_nothing(run in any_run()) {
-        let mut now = START;
-        let mut record = after(&closing(&[]), START, busy(1), Input::Close);
-        for (later, reading, input) in run {
-            now = now.after(later);
-            record = after(&record, now, reading, input);
-            prop_assert_eq!(record.state.name(), StateName::Closed);
-            prop_assert_eq!(record.answer(Path::Readiness).status, 503);
-        }
-    }
-
-    #[test]
-    fn only_a_reopen_turns_503_into_200(run in any_run()) {
-        let (mut now, mut record) = (START, Record::open(START));
-        for (later, reading, input) in run {
-            now = now.after(later);
-            let next = step(&record, now, reading, &input).record;
-            if record.answer(Path::Balancer).status == 503 && next.answer(Path::Balancer).status == 200 {
-                prop_assert_eq!(&input, &Input::Reopen);
-            }
-            record = next;
-        }
-    }
-
-    #[test]
-    fn the_next_deadline_lies_ahead_and_nothing_is_decided_before_it(
-        record in any_record(), reading in any_reading(), part in 0.0..1.0_f64,
-    ) {
-        let now = record.state.since().after(SECOND);
-        let record = tick(&record, now, reading);
-        if let Some(deadline) = record.deadline(now) {
-            prop_assert!(deadline > now);
-            let wait = deadline.since(now).mul_f64(part).saturating_sub(MICROSECOND);
-            let next = tick(&record, now.after(wait), reading);
-            prop_assert_eq!(next.state.name(), record.state.name());
-        }
-    }
-
-    #[test]
-    fn who_is_counted_as_served_a_hard_answer_was(run in any_run()) {
-        let (mut now, mut record) = (START, Record::open(START));
-        for (later, reading, input) in run {
-            now = now.after(later);
-            let done = step(&record, now, reading, &input);
-            let counted = done.effects.contains(&Effect::Count(Counter::HardAnswers));
-            let served = matches!(&done.reply, Reply::Answer(answer) if answer.status == 503)
-                && matches!(&input, Input::Probe(probe) if probe.path == Path::Balancer);
-            prop_assert_eq!(counted, served);
-            record = done.record;
-        }
-    }
 }
