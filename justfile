@@ -60,7 +60,24 @@ test-shim:
 
 # The whole model check: three workers, three requests, commands and traps anywhere; minutes and gigabytes
 model:
-    cargo test --release -p softclose-fsm --test model -- --include-ignored --nocapture
+    ulimit -v 6291456; cargo test --release -p softclose-fsm --test model -- --include-ignored --nocapture --test-threads 1
+
+# The gate on wasm32-unknown-unknown, under Node
+test-node: _wasm-bindgen
+    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER="$PWD/.tools/wasm-bindgen/bin/wasm-bindgen-test-runner" cargo test --target wasm32-unknown-unknown -p softclose-fsm --test wasm
+
+# wasm-bindgen's runner, of the version in Cargo.lock
+_wasm-bindgen:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    rustup target list --installed | grep -qx wasm32-unknown-unknown || rustup target add wasm32-unknown-unknown
+    version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/version = "\(.*\)"/\1/p}' Cargo.lock)
+    .tools/wasm-bindgen/bin/wasm-bindgen --version 2>/dev/null | grep -qx "wasm-bindgen $version" ||
+        cargo install --root .tools/wasm-bindgen wasm-bindgen-cli --version "$version"
+
+# One fuzz target: just fuzz record 1000000
+fuzz target runs:
+    cd fuzz && mkdir -p corpus/{{target}} && cargo +nightly fuzz run {{target}} corpus/{{target}} seeds/{{target}} -- -runs={{runs}} -max_len=2048
 
 # The simulation alone, replaying one seed: just sim 0x2a
 sim seed:
