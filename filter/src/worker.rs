@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::Serialize;
 use softclose_fsm::{
     DistrustReason, Effect, Enrolled, Handled, Host, Input, Instant, Loaded, Reading, Record, Registry, Role, Slot,
-    StateName, Status, Stored, handle,
+    State, StateName, Status, Stored, handle,
 };
 
 use crate::config::{Config, GateConfig};
@@ -27,6 +27,11 @@ const REPORTED_BATCH: u64 = 64;
 /// While draining, a worker looks at the ledger at least this often, should an edge have been missed.
 const DRAINING_LOOK: Duration = Duration::from_secs(1);
 
+/// How long a young zero is left to the worker that saw it begin. Its tick comes in a later turn of its event loop, when a
+/// pipelined request has been read; another worker knows only the time, and that one may not have been running. Longer than
+/// the 4 ms at which a tick comes on a kernel with 250 Hz.
+const YOUNG_ZERO: Duration = Duration::from_millis(10);
+
 /// How often a lost race for the registry is run again; as for the record, reaching it is a defect of the host.
 const LOSSES_MAX: usize = 256;
 
@@ -48,6 +53,8 @@ pub(crate) struct Worker {
     /// Up to when what is due in `cached` was carried out.
     settled: Cell<Instant>,
     draining: Cell<bool>,
+    /// The beginning of the zero that this worker saw begin.
+    saw_zero: Cell<Option<Instant>>,
     /// Counting VMs, as of the last reading.
     workers: Cell<u32>,
     /// A request could not be counted, and that is not in the record yet.
@@ -70,6 +77,7 @@ impl Worker {
             cached: RefCell::default(),
             settled: Cell::new(host::monotonic()),
             draining: Cell::new(false),
+            saw_zero: Cell::new(None),
             workers: Cell::new(u32::MAX),
             missed: Cell::new(false),
             unreported: Cell::new(0),
@@ -151,8 +159,11 @@ impl Worker {
 
     /// Drives the gate with one input.
     pub(crate) fn take(&self, input: &Input) -> Handled {
+        let known = self.cached.borrow().as_ref().and_then(zero_since);
         let handled = handle(&mut &*self, input);
         if !handled.contended {
+            let zero = zero_since(&handled.record).filter(|zero| known != Some(*zero) && *zero == handled.now);
+            self.saw_zero.set(zero.or(self.saw_zero.get()));
             self.keep(handled.record.clone());
             self.settled.set(handled.now);
         }
@@ -189,7 +200,8 @@ impl Worker {
         self.ledger.leave();
         // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
         if self.draining.get() && self.ledger.reads_at_most(0) {
-            self.take(&Input::Tick);
+            let handled = self.take(&Input::Tick);
+            self.saw_zero.set(zero_since(&handled.record));
             self.arm();
         }
     }
@@ -315,7 +327,12 @@ impl Host for &Worker {
         let (registry, _) = load_registry();
         let roll_call = registry.roll_call(record.drains, rung);
         self.workers.set(roll_call.expected);
-        Reading { blind: self.ledger.is_blind(&registry), active: self.ledger.active(), roll_call }
+        let foreign_zero =
+            zero_since(record).is_some_and(|zero| self.saw_zero.get() != Some(zero) && now.since(zero) < YOUNG_ZERO);
+        // Only zero is left to others: whoever reads work says so.
+        let active = self.ledger.active();
+        let blind = self.ledger.is_blind(&registry) || (foreign_zero && active == 0);
+        Reading { blind, active, roll_call }
     }
 
     fn store(&mut self, record: &Record, version: Version) -> Stored {
@@ -364,6 +381,13 @@ impl Worker {
             host::log(Level::Warn, &format!("softclose: the counting role goes on with its defaults: {fault}"));
             self.take(&Input::Distrust(DistrustReason::Config));
         }
+    }
+}
+
+fn zero_since(record: &Record) -> Option<Instant> {
+    match &record.state {
+        State::Draining(draining) => draining.zero_since,
+        State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => None,
     }
 }
 
