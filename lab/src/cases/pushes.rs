@@ -58,7 +58,13 @@ pub(crate) async fn push(scene: &mut Scene, role: &str, part: Part) -> Result<()
     let seen = format!("{} after {:.2} s", answer.0, answer.1.as_secs_f64());
     let bounded = answer.1 < Duration::from_millis(WAIT_MS) + Duration::from_secs(2);
     scene.check(bounded && answer.0 != 0, "nobody waits for ever", seen);
-    let status = scene.gate.status().await?;
+    // The flip comes a tick after the last request.
+    let ended = async || {
+        let status = scene.gate.status().await.ok()?;
+        let ended = text(&status, "/verdict") == "clean" || field(&status, "/distrust") != "null";
+        ended.then_some(status)
+    };
+    let status = wait::until("the drain ends clean, or is distrusted", Duration::from_secs(5), ended).await?;
     let call = format!("{} {}, roll call {}", text(&status, "/state"), verdict(&status), field(&status, "/roll_call"));
     let settled = text(&status, "/verdict") == "clean" || field(&status, "/distrust") != "null";
     scene.check(settled, "the drain ends clean, or the count is distrusted", call);
