@@ -117,6 +117,9 @@ lab-test:
     target/release/softclose-lab workers
     target/release/softclose-lab rollcall
     target/release/softclose-lab control
+
+# The field cases on real Envoy, the short list: two minutes
+lab-cases: build
     target/release/softclose-lab cases --quick
 
 # CPU per request against no filter and others, memory per worker, latencies; --full for twenty quiet minutes
