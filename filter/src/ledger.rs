@@ -67,10 +67,10 @@ impl Ledger {
         entered
     }
 
-    /// One request less in flight.
-    pub(crate) fn leave(&self) {
-        OWN.set(OWN.get().saturating_sub(1));
-        self.take(1);
+    /// So many requests less in flight.
+    pub(crate) fn leave(&self, ended: u64) {
+        OWN.set(OWN.get().saturating_sub(ended));
+        self.take(ended);
     }
 
     /// Takes this VM's whole share out: it is about to be lost.

@@ -24,6 +24,10 @@ const REGISTRY: &str = "softclose.1.registry";
 /// Requests that a worker counts before it reports them; a hostcall less for each request.
 const REPORTED_BATCH: u64 = 64;
 
+/// How long what has ended may stay in the ledger while the gate is OPEN, where nobody acts on the count: long enough to cost a
+/// busy gateway nothing, and no longer than one scrape of its metrics.
+const OWED_MAX: Duration = Duration::from_secs(1);
+
 /// While draining, a worker looks at the ledger at least this often, should an edge have been missed.
 const DRAINING_LOOK: Duration = Duration::from_secs(1);
 
@@ -52,7 +56,11 @@ pub(crate) struct Worker {
     cached: RefCell<Option<Record>>,
     /// Up to when what is due in `cached` was carried out.
     settled: Cell<Instant>,
+    open: Cell<bool>,
     draining: Cell<bool>,
+    /// Requests that have ended and are still in the ledger. While the gate is OPEN the next request takes such a place over, so
+    /// that neither costs a hostcall. The ledger then reads too much, never too little.
+    owed: Cell<u64>,
     /// The beginning of the zero that this worker saw begin.
     saw_zero: Cell<Option<Instant>>,
     /// Counting VMs, as of the last reading.
@@ -76,7 +84,9 @@ impl Worker {
             slot: RefCell::default(),
             cached: RefCell::default(),
             settled: Cell::new(host::monotonic()),
+            open: Cell::new(false),
             draining: Cell::new(false),
+            owed: Cell::new(0),
             saw_zero: Cell::new(None),
             workers: Cell::new(u32::MAX),
             missed: Cell::new(false),
@@ -126,6 +136,9 @@ impl Worker {
 
     /// Gives the slot back: this root context is being replaced.
     pub(crate) fn leave(&self) {
+        // Nothing ticks for this worker from here on, so its streams that still run take themselves out at once.
+        self.open.set(false);
+        self.pay();
         if let Some(slot) = self.slot.borrow_mut().take() {
             update_registry(|registry| registry.leave(slot.generation));
         }
@@ -142,6 +155,8 @@ impl Worker {
 
     /// Reads the record anew, answers the roll call, settles what is due, wakes whom it concerns and arms the next tick.
     pub(crate) fn heed(&self) {
+        // Before the roll call is answered: who has answered owes nothing.
+        self.pay();
         self.own_up();
         let record = (&*self).load().record;
         self.answer_roll_call(record.drains);
@@ -172,7 +187,7 @@ impl Worker {
 
     /// A request has arrived; whether it is in the ledger.
     pub(crate) fn enter(&self) -> bool {
-        let counted = self.ledger.enter();
+        let counted = self.take_over() || self.ledger.enter();
         if !counted {
             self.missed.set(true);
             self.own_up();
@@ -194,10 +209,13 @@ impl Worker {
     ///
     /// `cut` is asked only while draining: whether the host itself ended it, so that zero proves nothing.
     pub(crate) fn exit(&self, cut: impl FnOnce() -> bool) {
+        if self.open.get() {
+            return self.owe();
+        }
         if self.draining.get() && cut() {
             self.take(&Input::Distrust(DistrustReason::Cut));
         }
-        self.ledger.leave();
+        self.ledger.leave(1);
         // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
         if self.draining.get() && self.ledger.reads_at_most(0) {
             let handled = self.take(&Input::Tick);
@@ -228,11 +246,34 @@ impl Worker {
         // A VM that is made on the way of a request must not lose the tick that proves it alive to that request's own.
         let proof = self.slot.borrow().as_ref().filter(|slot| !slot.alive).map(|_| now);
         let waiters = self.waiters.borrow().next_due(cached.as_ref(), now);
-        let next = [deadline, look, proof, waiters].into_iter().flatten().min();
+        let owed = (self.owed.get() > 0).then(|| now.after(OWED_MAX));
+        let next = [deadline, look, proof, waiters, owed].into_iter().flatten().min();
         match next {
             Some(at) => self.tick_in(at.since(now).max(Duration::from_millis(1))),
             None if self.ticking.get() => self.tick_in(Duration::ZERO),
             None => {}
+        }
+    }
+
+    /// Whether a request that begins has the place of one that ended.
+    fn take_over(&self) -> bool {
+        let owed = self.owed.get();
+        self.owed.set(owed.saturating_sub(1));
+        owed > 0
+    }
+
+    fn owe(&self) {
+        self.owed.set(self.owed.get() + 1);
+        if !self.ticking.get() {
+            self.tick_in(OWED_MAX);
+        }
+    }
+
+    /// Takes what has ended out of the ledger.
+    fn pay(&self) {
+        let owed = self.owed.replace(0);
+        if owed > 0 {
+            self.ledger.leave(owed);
         }
     }
 
@@ -257,7 +298,13 @@ impl Worker {
     }
 
     fn keep(&self, record: Record) {
-        self.draining.set(record.state.name() == StateName::Draining);
+        let state = record.state.name();
+        self.draining.set(state == StateName::Draining);
+        // A worker that has left has nobody to pay for it later.
+        self.open.set(state == StateName::Open && self.slot.borrow().is_some());
+        if !self.open.get() {
+            self.pay();
+        }
         *self.cached.borrow_mut() = Some(record);
     }
 

@@ -176,6 +176,12 @@ fn a_lost_bell_is_found() {
 }
 
 #[test]
+fn what_is_left_in_the_ledger_for_good_is_found() {
+    let setup = Setup { requests: 1, one_vm: true, ..Setup::CALM };
+    is_found::<2>("never pays", Bug::NeverPays, setup, DRAIN_ENDS);
+}
+
+#[test]
 #[ignore = "minutes: just model"]
 fn two_workers_with_two_vms_each() {
     holds::<2>("both VMs", Setup { requests: 2, ..Setup::CALM });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use softclose_fsm::control::STATE_HEADER;
 use softclose_fsm::{DistrustReason, FaultReason, StateName, Verdict};
 
-use crate::drive::{ROLL_CALL, SOON};
+use crate::drive::{PAID, ROLL_CALL, SOON};
 use crate::host::{Listener, MAIN, Process, Request, Role, Setup};
 
 /// 40 probes over all workers, none of which has heard a bell.
@@ -151,6 +151,8 @@ fn ticks_are_armed_only_while_something_is_pending() {
     assert_eq!(process.armed(), 0, "OPEN waits for nothing");
     process.probe(1);
     process.serve(process.traffic(1));
+    assert_eq!(process.armed(), 1, "what has ended is taken out soon");
+    process.advance(PAID);
     assert_eq!(process.armed(), 0);
     let id = process.traffic(1);
     process.order(1, "/drain");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use softclose_fsm::{LedgerKind, StateName, Verdict};
 
-use crate::drive::{GAUGES, SOON};
-use crate::host::{Listener, Process, Request, Setup, StreamId, Traced};
+use crate::drive::{GAUGES, PAID, SOON};
+use crate::host::{Listener, Process, Request, Role, Setup, StreamId, Traced};
 
 /// A way in which a request ends, from the moment when its headers came in.
 type Ending = (&'static str, fn(&Process, StreamId));
@@ -71,12 +71,16 @@ fn every_ending_leaves_zero(setup: Setup, drained: bool) {
         // Something that keeps the drain from ending.
         process.traffic(2);
         process.order(1, "/drain");
+        process.advance(SOON);
     }
     let before = u64::from(drained);
     for (name, ending) in ENDINGS {
         let id = process.traffic(1);
         assert_eq!(process.status(2).active, before + 1, "{name}");
         ending(&process, id);
+        if !drained {
+            process.advance(PAID);
+        }
         assert_eq!(process.status(2).active, before, "{name}");
         process.advance(SOON);
     }
@@ -94,9 +98,11 @@ fn r01_a_reply_by_an_earlier_filter_takes_nothing_from_the_count() {
         assert_eq!(process.active(), 1);
     }
     process.serve(served);
+    process.advance(PAID);
     // While the count is zero, it must not wrap.
     let early = process.open(1, Listener::Traffic, Request::new("GET", "/deny"));
     process.end(early);
+    process.advance(PAID);
     assert_eq!(process.active(), 0);
     process.assert_no_trap();
 }
@@ -122,6 +128,7 @@ fn r70_a_log_in_mid_request_ends_nothing() {
     process.log(id);
     assert_eq!(process.active(), 1);
     process.end(id);
+    process.advance(PAID);
     assert_eq!(process.active(), 0);
 }
 
@@ -178,22 +185,89 @@ fn r71_a_request_whose_headers_are_half_sent_is_not_counted_and_holds_up_nothing
 }
 
 #[test]
-fn in_open_a_request_costs_one_increment_and_one_decrement_and_no_shared_data() {
+fn in_open_a_request_that_follows_another_costs_no_hostcall() {
     let process = Process::start(Setup::of(1));
     let call = |call, about: &str| Traced { call, about: about.to_owned() };
-    let plus = call("proxy_increment_metric", "softclose_active+1");
-    let minus = call("proxy_increment_metric", "softclose_active-1");
+    let count = |about: &str| call("proxy_increment_metric", about);
     let one = || process.traced(|| process.serve(process.traffic(1)));
     // The first one is reported at once, so that a gateway which served anything says so; then every 64th reports.
-    let first = call("proxy_increment_metric", "softclose_requests+1");
-    assert_eq!(one(), [plus.clone(), first, minus.clone()]);
+    assert_eq!(one(), [count("softclose_active+1"), count("softclose_requests+1")]);
+    assert_eq!(process.armed(), 1, "one tick for all that end within a second");
     for _ in 0..63 {
-        assert_eq!(one(), [plus.clone(), minus.clone()]);
+        assert_eq!(one(), []);
     }
-    let batch = call("proxy_increment_metric", "softclose_requests+64");
-    assert_eq!(one(), [plus, batch, minus]);
+    assert_eq!(one(), [count("softclose_requests+64")]);
     assert_eq!(process.metric("softclose_requests"), 65);
     assert_eq!(process.status(1).counted, 65);
+    let ended = process.traced(|| process.advance(PAID));
+    assert!(ended.contains(&count("softclose_active-1")), "{ended:?}");
+    assert_eq!((process.active(), process.armed()), (0, 0));
+}
+
+#[test]
+fn in_open_the_ledger_never_reads_less_than_is_in_flight_and_is_exact_a_second_after_the_last_end() {
+    let process = Process::start(Setup::of(2));
+    let held = process.traffic(2);
+    let burst: Vec<StreamId> = (0..5).map(|_| process.traffic(1)).collect();
+    burst.into_iter().for_each(|id| process.serve(id));
+    assert_eq!(process.active(), 6, "five have ended and keep their places");
+    let burst: Vec<StreamId> = (0..7).map(|_| process.traffic(1)).collect();
+    assert_eq!(process.active(), 8, "five places were taken over, two were added");
+    burst.into_iter().for_each(|id| process.serve(id));
+    process.advance(PAID);
+    assert_eq!(process.active(), 1);
+    process.serve(held);
+    process.advance(PAID);
+    assert_eq!(process.active(), 0);
+}
+
+#[test]
+fn a_drain_pays_at_once_what_was_left_in_the_ledger() {
+    for null_gauge in GAUGES {
+        let process = Process::start(Setup { null_gauge, ..Setup::of(3) });
+        let held = process.traffic(3);
+        for worker in process.workers() {
+            (0..4).map(|_| process.traffic(worker)).collect::<Vec<_>>().into_iter().for_each(|id| process.serve(id));
+        }
+        assert_eq!(process.status(1).active, 1 + 3 * 4);
+        process.order(1, "/drain?settle_ms=0");
+        process.advance(SOON);
+        assert_eq!((process.agreed(), process.status(1).active), (StateName::Draining, 1));
+        process.serve(held);
+        process.advance(SOON);
+        assert_eq!(process.agreed(), StateName::Closing);
+        assert_eq!(process.status(1).verdict, Some(Verdict::Clean));
+    }
+}
+
+#[test]
+fn a_worker_that_hears_late_of_the_drain_keeps_the_ledger_high_until_it_does() {
+    let process = Process::start(Setup::of(2));
+    process.serve(process.traffic(2));
+    process.freeze(2, true);
+    process.order(1, "/drain?settle_ms=0");
+    process.advance(SOON);
+    assert_eq!((process.status(1).state, process.active()), (StateName::Draining, 1), "worker 2 has heard nothing");
+    process.freeze(2, false);
+    process.advance(SOON);
+    assert_eq!((process.agreed(), process.active()), (StateName::Closing, 0));
+    assert_eq!(process.status(1).verdict, Some(Verdict::Clean));
+}
+
+#[test]
+fn what_a_replaced_worker_owes_is_paid() {
+    let process = Process::start(Setup::of(1));
+    let held = process.traffic(1);
+    process.serve(process.traffic(1));
+    assert_eq!(process.active(), 2);
+    process.push(Role::Count);
+    process.serve(process.traffic(1));
+    assert_eq!(process.active(), 3, "the old one and its successor keep a place each");
+    process.advance(PAID);
+    assert_eq!(process.active(), 1);
+    process.serve(held);
+    process.advance(PAID);
+    assert_eq!(process.active(), 0);
 }
 
 #[test]

@@ -10,6 +10,9 @@ use crate::host::{Listener, Process, Reply, Request, Setup, StreamId};
 /// Long enough for every bell, and for the shortest tick on every worker.
 pub(crate) const SOON: Duration = Duration::from_millis(5);
 
+/// How long what has ended may stay in the ledger while the gate is OPEN; with the millisecond at which the tick comes.
+pub(crate) const PAID: Duration = Duration::from_millis(1_001);
+
 /// How long a roll call waits.
 pub(crate) const ROLL_CALL: Duration = softclose_fsm::ROLL_CALL_WAIT;
 

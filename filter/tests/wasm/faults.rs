@@ -5,7 +5,7 @@ use std::time::Duration;
 use softclose_fsm::control::STATE_HEADER;
 use softclose_fsm::{StateName, Verdict};
 
-use crate::drive::{GAUGES, SOON, watch_for_clean_flips};
+use crate::drive::{GAUGES, PAID, SOON, watch_for_clean_flips};
 use crate::host::{Fault, Listener, Process, Request, Role, STATUSES, Setup, StreamId};
 
 const CALLS: [&str; 17] = [
@@ -156,6 +156,7 @@ fn r65_a_request_that_could_not_be_taken_out_keeps_the_count_high_and_is_bounded
         let id = process.traffic(1);
         process.fail(Fault { call, status: 10, first: 1, times: u64::MAX });
         process.serve(id);
+        process.advance(PAID);
         process.recover();
         assert_eq!(process.status(2).active, 1);
         process.order(2, "/drain?settle_ms=0&deadline_ms=5000");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use softclose_fsm::StateName;
 
-use crate::drive::{SOON, document};
+use crate::drive::{PAID, SOON, document};
 use crate::host::{Listener, Process, Request, Setup};
 
 /// What is no UTF-8 in any of the ways in which text is not: a lone continuation, a cut sequence, a surrogate, too long.
@@ -33,6 +33,7 @@ fn r13_bytes_that_are_no_text_trap_nothing_anywhere() {
         assert_eq!(process.ask(1, Listener::Control, method).status, 405);
         process.advance(SOON);
     }
+    process.advance(PAID);
     assert_eq!(process.agreed(), StateName::Open);
     assert_eq!(process.active(), 0);
     process.assert_no_trap();

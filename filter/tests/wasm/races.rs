@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softclose_fsm::{Record, StateName, Verdict};
 
-use crate::drive::{GAUGES, SOON, each_seed, watch_for_clean_flips};
+use crate::drive::{GAUGES, PAID, SOON, each_seed, watch_for_clean_flips};
 use crate::host::{Listener, Process, Request, Role, Setup, StreamId};
 
 const SEEDS: u64 = 120;
@@ -91,7 +91,7 @@ fn r63_under_races_every_transition_is_made_once_and_the_count_ends_at_zero() {
             let held = held.take();
             process.script(worker, move |process| held.into_iter().for_each(|id| process.serve(id)));
         }
-        process.advance(SOON);
+        process.advance(PAID);
         assert_at_rest(process);
         assert_transitions_once(process);
         raced.set(raced.get() + process.raced());

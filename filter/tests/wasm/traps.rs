@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use softclose_fsm::{DistrustReason, FaultReason, StateName, Status, Verdict};
 
-use crate::drive::{ROLL_CALL, SOON, each_seed};
+use crate::drive::{PAID, ROLL_CALL, SOON, each_seed};
 use crate::host::{Code, Fault, Listener, Process, Request, Role, Setup, StreamId};
 
 fn planted(workers: usize) -> Setup {
@@ -64,6 +64,7 @@ fn r05_a_panic_in_open_changes_no_answer_but_no_later_drain_is_clean() {
         assert_eq!(process.said("distrust").len(), 1);
         assert_traffic_passes(&process, held);
         process.serve(other);
+        process.advance(PAID);
         assert_eq!(process.active(), 0, "{how}");
         process.order(2, "/drain?settle_ms=0&deadline_ms=10000");
         let status = assert_never_clean(&process, DistrustReason::Trap);

@@ -134,16 +134,28 @@ impl<const N: usize> World<N> {
             }
             Action::Arrive(at) => {
                 self.left.requests -= 1;
-                self.workers[at].share += 1;
-                self.ledger += 1;
-                self.news();
+                let worker = &mut self.workers[at];
+                worker.share += 1;
+                if worker.owed > 0 {
+                    worker.owed -= 1;
+                } else {
+                    self.ledger += 1;
+                    self.news();
+                }
                 self.workers[at].at = if self.workers[at].count.draining { At::Load(Job::Enter) } else { At::Idle };
             }
             Action::Leave(at) => {
-                self.workers[at].share -= 1;
-                self.ledger -= 1;
-                self.news();
-                self.workers[at].at = if self.workers[at].count.draining { At::Load(Job::Exit) } else { At::Idle };
+                let worker = &mut self.workers[at];
+                worker.share -= 1;
+                if worker.count.draining {
+                    worker.at = At::Load(Job::Exit);
+                    self.ledger -= 1;
+                    self.news();
+                } else {
+                    worker.owed += 1;
+                    let heeder = worker.heeder(setup, Role::Count);
+                    worker.vm(heeder).tick |= DUE;
+                }
             }
             Action::LeaveUncounted(at) => self.workers[at].orphans -= 1,
             Action::Reload(at) => {
@@ -200,7 +212,7 @@ impl<const N: usize> World<N> {
         // No drain is to come: nobody will believe or disbelieve a reading.
         (self.ledger, self.left.requests) = (0, 0);
         for worker in &mut self.workers {
-            (worker.share, worker.orphans) = (0, 0);
+            (worker.share, worker.owed, worker.orphans) = (0, 0, 0);
         }
     }
 
@@ -248,10 +260,11 @@ impl<const N: usize> World<N> {
 
     pub(crate) fn take_share(&mut self, at: usize) {
         // A gate VM has no share.
-        let (At::TakeShare(Role::Count), share) = (self.workers[at].at, self.workers[at].share) else { return };
-        self.ledger -= share;
-        self.workers[at].orphans += share;
-        self.workers[at].share = 0;
+        let worker = &mut self.workers[at];
+        let At::TakeShare(Role::Count) = worker.at else { return };
+        self.ledger -= worker.share + worker.owed;
+        worker.orphans += worker.share;
+        (worker.share, worker.owed) = (0, 0);
         self.news();
     }
 
@@ -265,7 +278,7 @@ impl<const N: usize> World<N> {
         match role {
             Role::Count => {
                 worker.orphans += worker.share;
-                worker.share = 0;
+                (worker.share, worker.owed) = (0, 0);
                 if setup.one_vm {
                     (worker.gate.draining, worker.gate.bell, worker.gate.tick) =
                         (heard.draining, heard.bell, heard.tick);

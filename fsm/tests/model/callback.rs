@@ -77,6 +77,9 @@ impl<const N: usize> World<N> {
     /// A bell or a tick: the record is read, the roll call answered; in OPEN that is all.
     pub(crate) fn heed(&mut self, setup: &Setup, at: usize, role: Role) {
         let drains = self.record.drains;
+        if role == Role::Count && setup.bug != Some(Bug::NeverPays) {
+            self.pay(at);
+        }
         let worker = &mut self.workers[at];
         let young = worker.vm(role).life == Life::Young;
         worker.vm(role).life = Life::Lives;
@@ -96,6 +99,15 @@ impl<const N: usize> World<N> {
             self.finish(setup, at, Job::Heed(role), Held::Fresh);
         } else {
             self.workers[at].at = self.loaded(Job::Heed(role));
+        }
+    }
+
+    /// Takes what ended in OPEN out of the ledger.
+    fn pay(&mut self, at: usize) {
+        let owed = std::mem::take(&mut self.workers[at].owed);
+        if owed > 0 {
+            self.ledger -= owed;
+            self.news();
         }
     }
 
@@ -186,6 +198,11 @@ impl<const N: usize> World<N> {
         let role = worker.heeder(setup, job.role());
         let vm = worker.vm(role);
         vm.draining = record.is_draining();
+        if vm.draining && role == Role::Count && setup.bug != Some(Bug::NeverPays) {
+            self.pay(at);
+        }
+        let worker = &mut self.workers[at];
+        let vm = worker.vm(role);
         let looked = vm.tick & LOOKED != 0;
         let armed = record.ahead() | if vm.draining && setup.look { if looked { LOOKED } else { LOOK } } else { 0 };
         worker.at = At::Idle;

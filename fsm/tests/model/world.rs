@@ -81,6 +81,8 @@ pub(crate) enum Bug {
     EdgeOnlyIdle,
     /// A VM reads the record, then publishes its slot, and relies on the bell from there on.
     LostBell,
+    /// What ended in OPEN is left in the ledger for good.
+    NeverPays,
 }
 
 /// One process.
@@ -119,6 +121,8 @@ pub(crate) struct Worker {
     pub(crate) gate: Vm,
     /// Requests in flight that the counting VM has in the ledger and will take out of it.
     pub(crate) share: u8,
+    /// Requests that ended in OPEN and are still in the ledger; the next ones take their places over.
+    pub(crate) owed: u8,
     /// Requests in flight that were in the ledger and whose VM has trapped.
     pub(crate) orphans: u8,
     /// The newest drain that the counting VM's slot answers; none before it has shown a sign of life.
@@ -261,6 +265,7 @@ impl<const N: usize> World<N> {
             count: vm,
             gate: vm,
             share: 0,
+            owed: 0,
             orphans: 0,
             answered: Some(0),
             born: 0,
