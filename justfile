@@ -19,7 +19,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test; do
+    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test lab-cases; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
@@ -48,7 +48,7 @@ doc:
 # Tables, properties, simulation, configuration, lab logic: all that needs no foreign program
 test-unit:
     cargo test -p softclose-fsm -p softclose-lab -p softclose-package
-    cargo test -p softclose-filter --lib --test shipped_config
+    cargo test -p softclose-filter --lib --test shipped_config --test fuzz
 
 # The shipped module as several VMs in one host, with traps, races and failing hostcalls
 test-wasm: build-filter build-planted
@@ -77,6 +77,8 @@ _wasm-bindgen:
 
 # One fuzz target: just fuzz record 1000000
 fuzz target runs:
+    @cargo +nightly --version >/dev/null 2>&1 || { echo "fuzz: no nightly compiler; rustup toolchain install nightly" >&2; exit 69; }
+    @cargo +nightly fuzz --version >/dev/null 2>&1 || { echo "fuzz: no cargo-fuzz; cargo install cargo-fuzz" >&2; exit 69; }
     cd fuzz && mkdir -p corpus/{{target}} && cargo +nightly fuzz run {{target}} corpus/{{target}} seeds/{{target}} -- -runs={{runs}} -max_len=2048
 
 # The simulation alone, replaying one seed: just sim 0x2a
@@ -119,7 +121,7 @@ lab-test:
     target/release/softclose-lab control
 
 # The field cases on real Envoy, the short list: two minutes
-lab-cases: build
+lab-cases:
     target/release/softclose-lab cases --quick
 
 # CPU per request against no filter and others, memory per worker, latencies; --full for twenty quiet minutes
