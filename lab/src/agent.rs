@@ -2,6 +2,7 @@
 //! does on SIGTERM. Constants and order are those of istio's pkg/envoy/agent.go, proxy.go and admin.go (1.30).
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,9 +18,10 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::envoy::{self, Admin};
+use crate::envoy::Admin;
+use crate::foreign::ENVOY;
 use crate::http::Client;
-use crate::process::{Process, dies_with_us};
+use crate::process::{Process, dies_with_us, log_ends};
 use crate::{topology, wait};
 
 /// How long Envoy may take to come up; V8 compiles the module once for each role.
@@ -61,17 +63,16 @@ impl Agent {
         command.args(["--concurrency", &concurrency.to_string()]);
         command.args(["--termination-drain-ms", &termination_drain.as_millis().to_string()]);
         command.args(["--drain-time-s", &drain_time.as_secs().to_string()]);
-        command.current_dir(dir);
+        // The agent runs in another folder: a relative path would not hold there.
+        command.env(ENVOY.variable, ENVOY.path()).current_dir(dir);
         let mut process = Process::start("pilot-agent", command, dir)?;
         let admin = Admin::new();
         let up = async || match process.assert_running(dir) {
             Err(early) => Some(Err(early)),
             Ok(()) => admin.ready().await.then_some(Ok(())),
         };
-        wait::until("Envoy is LIVE", START_LIMIT, up).await?.with_context(|| {
-            let log = std::fs::read_to_string(dir.join("envoy.log")).unwrap_or_default();
-            format!("Envoy did not start: {}", crate::process::last_words(&log))
-        })?;
+        let waited = wait::until("Envoy is LIVE", START_LIMIT, up).await;
+        waited.flatten().with_context(|| format!("Envoy did not start, {}", log_ends(dir, "envoy")))?;
         Ok(Self { process })
     }
 }
@@ -84,7 +85,9 @@ enum Call {
 
 /// The agent process itself.
 pub(crate) async fn run(args: Args) -> Result<()> {
-    let mut command = Command::new(envoy::binary());
+    // A gateway that is started again in the same folder adds to what the one before has said.
+    let log = File::options().create(true).append(true).open("envoy.log").context("cannot write envoy.log")?;
+    let mut command = Command::new(ENVOY.path());
     command
         .arg("-c")
         .arg(&args.config)
@@ -97,11 +100,13 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         ])
         .args(["--file-flush-interval-msec", "1000", "--local-address-ip-version", "v4"])
         .args(["--concurrency", &args.concurrency.to_string()])
-        .args(["--log-level", "warning", "--log-path", "envoy.log"])
+        .args(["--log-level", "warning"])
+        // Not `--log-path`: that file is flushed on a timer, and SIGKILL takes the last lines with it.
+        .stderr(log)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     dies_with_us(&mut command);
-    let mut envoy = command.spawn().with_context(|| format!("cannot start {}", envoy::binary().display()))?;
+    let mut envoy = command.spawn().with_context(|| ENVOY.missing(&ENVOY.path()))?;
     say("envoy started");
 
     let (calls, mut heard) = mpsc::unbounded_channel();

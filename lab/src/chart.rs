@@ -22,7 +22,7 @@ const HEAD: f64 = 46.0;
 const MARK_RADIUS: f64 = 9.0;
 const AXIS: f64 = 26.0;
 const PANEL_GAP: f64 = 26.0;
-const LEGEND: f64 = 88.0;
+const LEGEND: f64 = 114.0;
 
 /// One run.
 pub(crate) fn single(record: &Record) -> String {
@@ -153,9 +153,9 @@ fn lanes(record: &Record) -> Vec<(String, Vec<Span>)> {
         .map(|client| (format!("client {}", client.protocol.name()), vec![request_span(client)]))
         .collect();
     let in_flight = spans(&record.seen.active, end, |value| {
-        let active = value.split_once('+').map_or("unknown", |(downstream, _)| downstream);
-        let fill = if active == "0" { Fill::Idle } else { Fill::Busy };
-        (fill, if active == "unknown" { String::new() } else { format!("{active} in flight") })
+        let (downstream, _) = value.split_once('+')?;
+        let fill = if downstream == "0" { Fill::Idle } else { Fill::Busy };
+        Some((fill, format!("{downstream} in flight")))
     });
     lanes.push(("gateway".to_owned(), in_flight));
     let deletion = &record.deletion;
@@ -173,15 +173,23 @@ fn lanes(record: &Record) -> Vec<(String, Vec<Span>)> {
     // Once Envoy is gone nobody answers: no news to anybody.
     let health = spans(&record.seen.health, deletion.sigterm_s, |value| {
         let fill = if value.starts_with("200") { Fill::Good } else { Fill::Bad };
-        (fill, value.to_owned())
+        Some((fill, value.to_owned()))
     });
     lanes.push(("health".to_owned(), health));
-    let balancer = spans(&record.seen.balancer, end, |value| {
-        let fill = if value.starts_with("DOWN") { Fill::Bad } else { Fill::Good };
-        (fill, value.to_owned())
-    });
-    lanes.push(("HAProxy".to_owned(), balancer));
+    lanes.push(("HAProxy".to_owned(), spans(&record.seen.balancer, end, balancer_look)));
     lanes
+}
+
+/// HAProxy's word for the gateway: `UP 1/2` is UP after a failed check. A word that was not heard is no state.
+fn balancer_look(value: &str) -> Option<(Fill, String)> {
+    let fill = match value {
+        "silent" => return None,
+        "UP" => Fill::Good,
+        _ if value.starts_with("UP ") => Fill::Wavering,
+        _ => Fill::Bad,
+    };
+    // All of it or nothing: a short bar's first word alone would say UP of a server that is about to go DOWN.
+    Some((fill, value.replace(' ', "\u{a0}")))
 }
 
 fn request_span(client: &Outcome) -> Span {
@@ -190,13 +198,14 @@ fn request_span(client: &Outcome) -> Span {
     Span { from_s: client.started_s, to_s: client.over_s, fill, text }
 }
 
-fn spans(series: &Series, end_s: f64, look: impl Fn(&str) -> (Fill, String)) -> Vec<Span> {
+/// A series as stretches; none where `look` sees nothing to draw.
+fn spans(series: &Series, end_s: f64, look: impl Fn(&str) -> Option<(Fill, String)>) -> Vec<Span> {
     let ends = series.changes.iter().skip(1).map(|change| change.at_s).chain([series.last_s.max(end_s)]);
     let spans = series.changes.iter().zip(ends).filter(|(change, _)| change.at_s < end_s);
     spans
-        .map(|(change, to_s)| {
-            let (fill, text) = look(&change.value);
-            Span { from_s: change.at_s, to_s: to_s.min(end_s), fill, text }
+        .filter_map(|(change, to_s)| {
+            let (fill, text) = look(&change.value)?;
+            Some(Span { from_s: change.at_s, to_s: to_s.min(end_s), fill, text })
         })
         .collect()
 }
@@ -220,16 +229,10 @@ fn legend(svg: &mut Svg, top: f64) {
         svg.text(x + 16.0, y + 4.0, "small", &format!("{}: {}", kind.name(), kind.meaning()));
     }
     let y = top + 62.0;
-    let samples = [
-        (Fill::Whole, "request answered to the last byte"),
-        (Fill::Cut, "request cut"),
-        (Fill::Good, "serving, 200, UP"),
-        (Fill::Bad, "503, DOWN, ending"),
-    ];
-    for (index, (fill, meaning)) in samples.into_iter().enumerate() {
-        let x = 16.0 + index as f64 * 275.0;
+    for (index, fill) in Fill::ALL.into_iter().enumerate() {
+        let (x, y) = (16.0 + (index % 4) as f64 * 275.0, y + (index / 4) as f64 * 26.0);
         svg.bar(x, y, 34.0, 16.0, fill);
-        svg.text(x + 42.0, y + 12.0, "small", meaning);
+        svg.text(x + 42.0, y + 12.0, "small", fill.meaning());
     }
 }
 
@@ -238,6 +241,7 @@ mod tests {
     use super::*;
     use crate::mode::Mode;
     use crate::verdict::tests::{cut_by_current, kept_by};
+    use crate::watch::Change;
 
     #[test]
     fn every_mode_and_every_fate_is_written_out_and_not_only_coloured() {
@@ -260,6 +264,30 @@ mod tests {
                 let apart = (scale.x(one.at_s) - scale.x(other.at_s)).abs() >= 2.0 * MARK_RADIUS;
                 assert!(apart || row != other_row, "{:?} and {:?}", one.event, other.event);
             }
+        }
+    }
+
+    #[test]
+    fn a_balancer_that_has_seen_a_check_fail_is_neither_up_nor_down() {
+        let looks =
+            ["UP", "UP 1/2", "UP 2/3", "DOWN", "DOWN 1/2", "MAINT"].map(|value| balancer_look(value).unwrap().0);
+        assert_eq!(looks, [Fill::Good, Fill::Wavering, Fill::Wavering, Fill::Bad, Fill::Bad, Fill::Bad]);
+        assert!(balancer_look("silent").is_none());
+
+        let mut record = kept_by(Mode::Softclose);
+        let up = record.seen.balancer.changes[0].clone();
+        let at = |at_s, value: &str| Change { after_s: at_s - 0.02, at_s, value: value.to_owned() };
+        record.seen.balancer.changes = vec![up, at(16.0, "UP 1/2"), at(16.5, "DOWN")];
+        let svg = single(&record);
+        assert_eq!(svg.matches(">UP<").count(), 1, "a short bar of UP 1/2 is not called UP");
+        assert_eq!(svg.matches(">DOWN<").count(), 1);
+    }
+
+    #[test]
+    fn the_legend_explains_every_fill_and_every_event() {
+        let svg = single(&kept_by(Mode::Softclose));
+        for meaning in Fill::ALL.map(Fill::meaning).into_iter().chain(Kind::ALL.map(Kind::meaning)) {
+            assert!(svg.contains(&svg::escape(meaning)), "{meaning}");
         }
     }
 

@@ -240,7 +240,6 @@ fn essence(status: &Value) -> String {
 async fn bad_gate(dir: &Path, configuration: &str, field: &str, checks: &mut Checks) -> Result<()> {
     let overrides = Overrides { gate: Some(configuration.to_owned()), ..Overrides::default() };
     let _ground = Ground::start(dir, &Options { overrides, ..Options::default() }).await?;
-    // Envoy writes its log with a delay.
     let mut refusal = String::new();
     let named = async || {
         let log = std::fs::read_to_string(dir.join("envoy.log")).unwrap_or_default();

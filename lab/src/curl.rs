@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::foreign::CURL;
 use crate::process::Process;
 use crate::timeline::Clock;
 use crate::{backend, haproxy, topology};
@@ -98,7 +99,7 @@ impl Client {
         clock: Clock,
     ) -> Result<Self> {
         let (host, port) = (topology::HOST, topology::LB);
-        let mut command = Command::new("curl");
+        let mut command = Command::new(CURL.path());
         command
             // The user's ~/.curlrc and proxy settings are not part of the experiment.
             .args(["--disable", "--noproxy", "*", "--silent", "--show-error", protocol.flag()])

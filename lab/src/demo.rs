@@ -40,7 +40,10 @@ pub(crate) async fn run(options: &Options) -> Result<bool> {
 
     println!("{}\n", report::scenario_table(&scenario, &records));
     println!("{}\n", report::legend());
-    println!("mode improved polls each {IMPROVED_POLL_S} s: an assumption, the published script does not say.");
+    println!(
+        "mode improved is the improved preStop script of the project's starting document: it polls Envoy's admin until"
+    );
+    println!("nothing is in flight. A poll each {IMPROVED_POLL_S} s is an assumption, the document names no pace.");
     if ground_failures > 0 {
         println!("{ground_failures} runs were repeated: HAProxy was DOWN before health failed.");
     }

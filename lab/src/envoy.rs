@@ -71,11 +71,6 @@ pub(crate) fn push(dir: &Path, file: &str, edit: impl FnOnce(&mut Value) -> Resu
     std::fs::rename(&next, &path).with_context(|| format!("cannot replace {}", path.display()))
 }
 
-/// The Envoy to run.
-pub(crate) fn binary() -> PathBuf {
-    topology::foreign("ENVOY_BIN", "envoy")
-}
-
 /// Requests in flight as admin counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Active {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::process::Command;
 
+use crate::foreign::HAPROXY;
 use crate::process::Process;
-use crate::{topology, wait};
+use crate::{http, topology, wait};
 
 /// A running balancer.
 pub(crate) struct Balancer {
@@ -24,9 +25,9 @@ impl Balancer {
         let config = topology::fill(&template, dir, &[("CHECK_INTER_MS", check_inter_ms.to_string())])?;
         std::fs::write(dir.join("haproxy.cfg"), config)?;
         write_certificate(dir)?;
-        let mut command = Command::new(topology::foreign("HAPROXY_BIN", "haproxy"));
+        let mut command = Command::new(HAPROXY.path());
         command.arg("-db").arg("-f").arg(dir.join("haproxy.cfg"));
-        let mut process = Process::start("haproxy", command, dir)?;
+        let mut process = Process::start("haproxy", command, dir).with_context(|| HAPROXY.missing(&HAPROXY.path()))?;
         // A fresh server counts as UP before its first check; only a check that passed says that the two can talk.
         let passed = async || {
             if let Err(early) = process.assert_running(dir) {
@@ -62,7 +63,7 @@ pub(crate) async fn server() -> Result<Server> {
 /// One command of the runtime API.
 pub(crate) async fn ask(command: &str) -> Result<String> {
     let exchange = async {
-        let mut stream = TcpStream::connect(topology::local(topology::LB_STATS)).await?;
+        let mut stream = http::connect(TcpSocket::new_v4()?, topology::local(topology::LB_STATS)).await?;
         stream.write_all(format!("{command}\n").as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

@@ -1,5 +1,6 @@
 //! The lab's HTTP client: one exchange on a fresh connection, from a chosen source address, with a deadline.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -7,7 +8,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
+
+/// How long a connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// A client with a source address of its own.
 #[derive(Clone, Copy)]
@@ -56,11 +60,10 @@ impl Client {
     async fn exchange(&self, to: SocketAddr, method: &str, path: &str, body: &str) -> Result<Answer, Failure> {
         let socket = TcpSocket::new_v4().map_err(broken)?;
         socket.bind(SocketAddr::new(self.from, 0)).map_err(broken)?;
-        let stream =
-            socket.connect(to).await.map_err(|error| match error.kind() == std::io::ErrorKind::ConnectionRefused {
-                true => Failure::Refused,
-                false => broken(error),
-            })?;
+        let stream = connect(socket, to).await.map_err(|error| match error.kind() == ErrorKind::ConnectionRefused {
+            true => Failure::Refused,
+            false => broken(error),
+        })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(broken)?;
         // Aborted with the exchange: the connection never outlives it.
@@ -106,6 +109,17 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Connects, with a limit: a listener whose backlog is full neither takes nor refuses, and the kernel's own patience is minutes.
+pub(crate) async fn connect(socket: TcpSocket, to: SocketAddr) -> io::Result<TcpStream> {
+    match tokio::time::timeout(CONNECT_LIMIT, socket.connect(to)).await {
+        Ok(connected) => connected,
+        Err(_elapsed) => {
+            let seconds = CONNECT_LIMIT.as_secs();
+            Err(io::Error::new(ErrorKind::TimedOut, format!("no connection to {to} within {seconds} s")))
+        }
+    }
+}
+
 /// A task that ends with its owner.
 pub(crate) struct AbortOnDrop<T>(pub(crate) tokio::task::JoinHandle<T>);
 
@@ -117,4 +131,30 @@ impl<T> Drop for AbortOnDrop<T> {
 
 fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::Broken(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology;
+
+    #[tokio::test]
+    async fn a_listener_that_never_accepts_is_told_from_a_free_port_and_named_in_time() {
+        let listener = TcpSocket::new_v4().unwrap();
+        listener.bind(topology::local(0)).unwrap();
+        let listener = listener.listen(1).unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut accepted_by_the_kernel = Vec::new();
+        let error = loop {
+            match connect(TcpSocket::new_v4().unwrap(), to).await {
+                Ok(stream) => accepted_by_the_kernel.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains(&to.to_string()), "{error}");
+        assert!(topology::listens(to.port()));
+        drop((listener, accepted_by_the_kernel));
+        assert!(!topology::listens(to.port()));
+    }
 }

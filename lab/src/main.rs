@@ -13,6 +13,7 @@ mod demo;
 mod diagnostics;
 mod envoy;
 mod flip;
+mod foreign;
 mod gate;
 mod ground;
 mod haproxy;
@@ -46,6 +47,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::curl::Protocol;
+use crate::foreign::{CURL, ENVOY, HAPROXY, Program};
 use crate::mode::Mode;
 
 /// Shows on one machine what a pod's deletion does to requests under way.
@@ -160,6 +162,24 @@ enum Http {
     Both,
 }
 
+impl Command {
+    /// Programs of others without which nothing of the command works.
+    fn needs(&self) -> &'static [Program] {
+        match self {
+            Self::Demo(_) | Self::Run { .. } => &[ENVOY, HAPROXY, CURL],
+            // A case that needs a balancer says so itself.
+            Self::Cases { list: false, .. }
+            | Self::Flip { .. }
+            | Self::Workers { .. }
+            | Self::Rollcall { .. }
+            | Self::Control { .. }
+            | Self::Bench(_)
+            | Self::SoakDrain(_) => &[ENVOY],
+            Self::Cases { list: true, .. } | Self::Chart { .. } | Self::PilotAgent(_) => &[],
+        }
+    }
+}
+
 impl Options {
     fn scale(&self) -> &'static str {
         if self.full { "full" } else { "scaled" }
@@ -195,6 +215,9 @@ fn main() -> ExitCode {
 
 /// True if everything was as promised.
 async fn dispatch(command: Command) -> Result<bool> {
+    for program in command.needs() {
+        program.starts().await?;
+    }
     match command {
         Command::Demo(options) => demo::run(&options).await,
         Command::Run { scenario, mode, repeat, options } => soak::run(&scenario, mode, repeat, &options).await,

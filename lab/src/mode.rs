@@ -16,13 +16,14 @@ use crate::topology;
 pub(crate) enum Mode {
     /// Fail health first, then sleep: what people run.
     Current,
-    /// Drain, poll until nothing is in flight, then fail health.
+    /// The improved preStop script of the project's starting document: drain, poll Envoy's admin until nothing is in flight, then
+    /// fail health.
     Improved,
     /// The gate inside Envoy, and `softclose prestop`.
     Softclose,
 }
 
-/// Seconds between two polls of mode improved. An assumption: the published script does not say.
+/// Seconds between two polls of mode improved. An assumption: the starting document's script names no pace.
 pub(crate) const IMPROVED_POLL_S: u32 = 1;
 
 impl Mode {

@@ -83,8 +83,7 @@ impl Process {
         match self.try_status() {
             None => Ok(()),
             Some(status) => {
-                let log = std::fs::read_to_string(dir.join(format!("{}.log", self.name))).unwrap_or_default();
-                anyhow::bail!("{} ended early ({status}): {}", self.name, last_words(&log))
+                anyhow::bail!("{} ended early ({status}), {}", self.name, log_ends(dir, &self.name))
             }
         }
     }
@@ -112,4 +111,30 @@ pub(crate) fn last_words(log: &str) -> String {
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(4);
     lines.get(from..).unwrap_or_default().join(" | ")
+}
+
+/// How `<dir>/<name>.log` ends, as the end of a sentence.
+pub(crate) fn log_ends(dir: &Path, name: &str) -> String {
+    match std::fs::read_to_string(dir.join(format!("{name}.log"))) {
+        Err(_missing) => format!("and there is no {name}.log"),
+        Ok(log) if log.trim().is_empty() => format!("and {name}.log is empty"),
+        Ok(log) => format!("{name}.log ends: {}", last_words(&log)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_is_told_even_if_there_is_nothing_in_it() {
+        let dir = std::env::temp_dir().join(format!("softclose-lab-log-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert_eq!(log_ends(&dir, "envoy"), "and there is no envoy.log");
+        std::fs::write(dir.join("envoy.log"), "\n").unwrap();
+        assert_eq!(log_ends(&dir, "envoy"), "and envoy.log is empty");
+        std::fs::write(dir.join("envoy.log"), "a\nb\n\nc\nd\ne\n").unwrap();
+        assert_eq!(log_ends(&dir, "envoy"), "envoy.log ends: b | c | d | e");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

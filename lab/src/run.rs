@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Visit;
 use crate::curl::{Client, Outcome, Protocol};
+use crate::foreign::{CURL, ENVOY, HAPROXY};
 use crate::ground::{Ground, Options};
 use crate::kubelet::{self, Deletion};
 use crate::manifest::Overrides;
@@ -17,7 +18,7 @@ use crate::observe::{InFlight, Observers, Seen};
 use crate::scenario::{Scale, Scenario};
 use crate::story::{Line, Story};
 use crate::timeline::{self, Clock, Event};
-use crate::{diagnostics, envoy, topology, wait};
+use crate::{diagnostics, wait};
 
 /// What to run.
 #[derive(Clone)]
@@ -177,19 +178,14 @@ fn in_order(mut lines: Vec<Line>) -> Vec<Line> {
 }
 
 async fn versions() -> BTreeMap<String, String> {
-    let programs = [
-        ("envoy", envoy::binary(), "--version"),
-        ("haproxy", topology::foreign("HAPROXY_BIN", "haproxy"), "-v"),
-        ("curl", "curl".into(), "--version"),
-    ];
     let mut versions = BTreeMap::new();
-    for (name, program, flag) in programs {
-        let output = tokio::process::Command::new(program).arg(flag).output().await;
+    for program in [ENVOY, HAPROXY, CURL] {
+        let output = tokio::process::Command::new(program.path()).arg(program.version_flag).output().await;
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
         let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("unknown");
         // Envoy puts its path before it.
         let version = first.rsplit(" version: ").next().unwrap_or(first);
-        versions.insert(name.to_owned(), version.trim().to_owned());
+        versions.insert(program.name.to_owned(), version.trim().to_owned());
     }
     versions
 }

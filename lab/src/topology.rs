@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -52,6 +53,9 @@ pub(crate) const ADMIN_PROBE: IpAddr = loopback(12);
 /// The lab as operator: commands, status, single requests.
 pub(crate) const OPERATOR: IpAddr = loopback(13);
 
+/// Loopback answers at once or, when a listener's backlog is full, not at all.
+const LISTENS_LIMIT: Duration = Duration::from_secs(1);
+
 const fn loopback(last: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))
 }
@@ -70,11 +74,6 @@ pub(crate) fn root() -> Result<PathBuf> {
         .with_context(|| {
             format!("neither {} nor a folder above it holds envoyfilter.yaml and testdata/", here.display())
         })
-}
-
-/// A program of somebody else's: the environment names it, otherwise `default` is looked up in PATH.
-pub(crate) fn foreign(variable: &str, default: &str) -> PathBuf {
-    std::env::var_os(variable).map_or_else(|| PathBuf::from(default), PathBuf::from)
 }
 
 /// Something we build: the environment names it, otherwise it lies in `dist/`.
@@ -118,19 +117,27 @@ pub(crate) fn fill(template: &str, run_dir: &Path, more: &[(&str, String)]) -> R
     }
 }
 
+/// Whether somebody listens on a port. One that takes no connection although it does not refuse either is taken.
+pub(crate) fn listens(port: u16) -> bool {
+    match std::net::TcpStream::connect_timeout(&local(port), LISTENS_LIMIT) {
+        Ok(_connected) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::TimedOut,
+    }
+}
+
 /// Ports that a run needs for itself: another gateway on this machine would be measured in its stead. The previous
 /// run's programs may still be ending.
 pub(crate) async fn ports_are_free() -> Result<()> {
     let mut taken = LB;
     let free = async || {
         let ports = [LB, LB_STATS, TRAFFIC, APP, ADMIN, AGENT, STATUS, HEALTH, CONTROL];
-        taken = match ports.into_iter().find(|port| std::net::TcpStream::connect(local(*port)).is_ok()) {
+        taken = match ports.into_iter().find(|port| listens(*port)) {
             Some(port) => port,
             None => return Some(()),
         };
         None
     };
-    let waited = wait::until("the lab's ports are free", std::time::Duration::from_secs(3), free).await;
+    let waited = wait::until("the lab's ports are free", Duration::from_secs(3), free).await;
     waited.with_context(|| format!("port {taken} is taken by another program (`ss -ltnp` names it)"))
 }
 

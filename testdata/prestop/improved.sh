@@ -1,8 +1,9 @@
 #!/bin/sh
-# The polling remedy: drain Envoy with health at 200, poll until nothing is in flight, and only then fail health.
+# The improved preStop script of the project's starting document: drain Envoy with health at 200,
+# poll admin until nothing is in flight, and only then fail health.
 # HC         address of the health stand-in
 # ADMIN      address of Envoy's admin
-# POLL       seconds between two looks at the counts (1 is an assumption: the published script does not say)
+# POLL       seconds between two looks at the counts (1 is an assumption: the document names no pace)
 # MAX_WAIT   seconds after which health fails whatever is in flight
 # LB_BUFFER  seconds given to the balancer to mark the backend DOWN (10 in the field)
 set -eu

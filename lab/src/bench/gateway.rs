@@ -9,9 +9,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::envoy::{self, Admin};
+use crate::envoy::Admin;
+use crate::foreign::ENVOY;
 use crate::manifest::{Manifest, Overrides, extension_file};
-use crate::process::{Process, last_words};
+use crate::process::{Process, log_ends};
 use crate::{topology, wait};
 
 /// The first of the compared listeners' ports.
@@ -93,7 +94,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) async fn start(plans: &[Plan], workers: u16, dir: &Path) -> Result<Self> {
         topology::ports_are_free().await?;
-        ensure!(!listens(APPLICATION_PORT), "port {APPLICATION_PORT} is taken by another program");
+        ensure!(!topology::listens(APPLICATION_PORT), "port {APPLICATION_PORT} is taken by another program");
         let mut resources = Vec::new();
         let mut listeners = Vec::new();
         let mut gate_is_there = false;
@@ -117,7 +118,8 @@ impl Gateway {
             Err(early) => Some(Err(early)),
             Ok(()) => admin.ready().await.then_some(Ok(())),
         };
-        wait::until("Envoy is LIVE", START_LIMIT, up).await??;
+        let waited = wait::until("Envoy is LIVE", START_LIMIT, up).await;
+        waited.flatten().with_context(|| format!("Envoy did not start, {}", log_ends(dir, "envoy")))?;
         if gate_is_there {
             crate::ground::healthy().await?;
         }
@@ -242,10 +244,6 @@ fn with_application(mut bootstrap: Value) -> Result<Value> {
     Ok(bootstrap)
 }
 
-fn listens(port: u16) -> bool {
-    std::net::TcpStream::connect(topology::local(port)).is_ok()
-}
-
 /// An Envoy that answers `/fast` itself: the cheapest application there is.
 async fn application(dir: &Path) -> Result<Process> {
     let dir = dir.join("application");
@@ -258,16 +256,15 @@ async fn application(dir: &Path) -> Result<Process> {
     let mut process = Process::start("application", envoy_command(&bootstrap, 1), &dir)?;
     let up = async || match process.assert_running(&dir) {
         Err(early) => Some(Err(early)),
-        Ok(()) => listens(APPLICATION_PORT).then_some(Ok(())),
+        Ok(()) => topology::listens(APPLICATION_PORT).then_some(Ok(())),
     };
-    wait::until("the application listens", START_LIMIT, up)
-        .await?
-        .with_context(|| last_words(&std::fs::read_to_string(dir.join("application.log")).unwrap_or_default()))?;
+    let waited = wait::until("the application listens", START_LIMIT, up).await;
+    waited.flatten().with_context(|| format!("the application did not start, {}", log_ends(&dir, "application")))?;
     Ok(process)
 }
 
 fn envoy_command(bootstrap: &Path, workers: u16) -> Command {
-    let mut command = Command::new(envoy::binary());
+    let mut command = Command::new(ENVOY.path());
     command.arg("-c").arg(bootstrap).args(["--disable-hot-restart", "--log-level", "warning"]);
     command.args(["--concurrency", &workers.to_string(), "--local-address-ip-version", "v4"]);
     command

@@ -142,7 +142,7 @@ async fn plant_in(scene: &mut Scene, victim: Victim, plant: &str) -> Result<()> 
     // To the end of a body that streams, or of what came of it.
     wire.closes_within(LIMIT).await;
     let log = scene.dir.join("envoy.log");
-    // Envoy writes its log with a delay, of a second here.
+    // The answer may come before the log's line.
     let logged =
         async || std::fs::read_to_string(&log).unwrap_or_default().contains("Function: proxy_on_").then_some(());
     let trapped = wait::until("Envoy's word of the trap", LIMIT, logged).await;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::topology;
+use crate::{http, topology};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -29,7 +29,7 @@ impl Wire {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
         socket.bind(SocketAddr::new(address, 0))?;
-        let stream = socket.connect(topology::local(port)).await.with_context(|| format!("port {port}"))?;
+        let stream = http::connect(socket, topology::local(port)).await.with_context(|| format!("port {port}"))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, unread: Vec::new() })
     }

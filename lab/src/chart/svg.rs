@@ -1,7 +1,7 @@
 //! The few shapes that a timeline needs.
 
 /// What a bar means; each has a pattern of its own.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// A request that came back whole: solid and dark.
     Whole,
@@ -9,12 +9,32 @@ pub(super) enum Fill {
     Cut,
     /// Serving: plain and light.
     Good,
+    /// Serving still, and about to fail: vertical lines.
+    Wavering,
     /// Failing or ending: dots.
     Bad,
     /// Something under way: plain, darker.
     Busy,
     /// Nothing under way: only an outline.
     Idle,
+}
+
+impl Fill {
+    pub(super) const ALL: [Self; 7] =
+        [Self::Whole, Self::Cut, Self::Good, Self::Bad, Self::Busy, Self::Idle, Self::Wavering];
+
+    /// What the legend says.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::Whole => "request answered to the last byte",
+            Self::Cut => "request cut",
+            Self::Good => "serving, 200, UP",
+            Self::Bad => "503, DOWN, ending",
+            Self::Busy => "requests in flight, preStop runs",
+            Self::Idle => "no request in flight",
+            Self::Wavering => "UP, but a check has failed: UP 1/2",
+        }
+    }
 }
 
 /// Width of a character of the small font, as a rule: what decides whether a text fits into its bar.
@@ -31,7 +51,9 @@ const PATTERNS: &str = "\
 <pattern id=\"cut\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
 <rect width=\"8\" height=\"8\" fill=\"#fbe3df\"/><rect width=\"3\" height=\"8\" fill=\"#d9796c\"/></pattern>\
 <pattern id=\"bad\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
-<rect width=\"6\" height=\"6\" fill=\"#f6ead2\"/><circle cx=\"1.5\" cy=\"1.5\" r=\"1\" fill=\"#b98a2f\"/></pattern>";
+<rect width=\"6\" height=\"6\" fill=\"#f6ead2\"/><circle cx=\"1.5\" cy=\"1.5\" r=\"1\" fill=\"#b98a2f\"/></pattern>\
+<pattern id=\"wavering\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">\
+<rect width=\"6\" height=\"6\" fill=\"#e3efe8\"/><rect width=\"1.5\" height=\"6\" fill=\"#b98a2f\"/></pattern>";
 
 /// A picture being drawn.
 pub(super) struct Svg {
@@ -77,6 +99,7 @@ impl Svg {
             Fill::Whole => ("#2f6f4f", "#1f4f38"),
             Fill::Cut => ("url(#cut)", "#a33527"),
             Fill::Good => ("#e3efe8", "#9dbfac"),
+            Fill::Wavering => ("url(#wavering)", "#b98a2f"),
             Fill::Bad => ("url(#bad)", "#b98a2f"),
             Fill::Busy => ("#d3deec", "#8fa6c4"),
             Fill::Idle => ("#fff", "#bbb"),
@@ -93,7 +116,7 @@ impl Svg {
         let class = match fill {
             Fill::Whole => "on-dark",
             Fill::Cut => "cut",
-            Fill::Good | Fill::Bad | Fill::Busy | Fill::Idle => "bar",
+            Fill::Good | Fill::Wavering | Fill::Bad | Fill::Busy | Fill::Idle => "bar",
         };
         let fits = |text: &str| !text.is_empty() && text.chars().count() as f64 * CHARACTER + 8.0 <= width;
         let word = text.split(' ').next().unwrap_or_default();
@@ -140,6 +163,6 @@ impl Svg {
     }
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

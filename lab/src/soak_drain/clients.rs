@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
 use crate::bench::load::Protocol;
 use crate::process::Process;
-use crate::{topology, wait};
+use crate::{http, topology, wait};
 
 /// Clients at once that leave in the middle of a request.
 const LEAVERS: u64 = 12;
@@ -82,7 +82,7 @@ async fn leave(number: u64, port: u16, gone: Arc<AtomicU64>) {
 }
 
 async fn visit(port: u16, path: &str, stay: Duration, by_reset: bool) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect(topology::local(port)).await?;
+    let mut stream = http::connect(TcpSocket::new_v4()?, topology::local(port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", topology::HOST).as_bytes()).await?;
     let leaves = Instant::now() + stay;
     let mut some = [0; 1024];
