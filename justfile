@@ -64,7 +64,7 @@ model:
 
 # The gate on wasm32-unknown-unknown, under Node
 test-node: _wasm-bindgen
-    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER="$PWD/.tools/wasm-bindgen/bin/wasm-bindgen-test-runner" cargo test --target wasm32-unknown-unknown -p softclose-fsm --test wasm
+    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER="$PWD/.tools/wasm-bindgen/bin/wasm-bindgen-test-runner" cargo test --target wasm32-unknown-unknown -p softclose-fsm --lib --test wasm
 
 # wasm-bindgen's runner, of the version in Cargo.lock
 _wasm-bindgen:

@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use std::format;
 
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use super::{OPINION_LASTS, Step, step};
 use crate::CONFIRM;
 use crate::effect::{Counter, Effect};
@@ -16,8 +19,11 @@ use crate::registry::ROLL_CALL_WAIT;
 use crate::state::{FaultReason, StateName, Verdict};
 use crate::time::Instant;
 
+// Random inputs stay native: their crate asks the system for randomness.
+#[cfg(not(target_arch = "wasm32"))]
 mod properties;
 
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use properties::any_record;
 
 const START: Instant = Instant::from_micros(1_000_000_000);

@@ -1,9 +1,15 @@
+#[cfg(not(target_arch = "wasm32"))]
 use std::string::String;
+#[cfg(not(target_arch = "wasm32"))]
 use std::vec::Vec;
 
+#[cfg(not(target_arch = "wasm32"))]
 use proptest::prelude::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::{DistrustReason, Path, Record};
+#[cfg(not(target_arch = "wasm32"))]
 use crate::machine::tests::any_record;
 use crate::state::StateName;
 use crate::time::Instant;
@@ -26,6 +32,7 @@ fn an_undecodable_record_is_open_and_distrusted() {
     assert_eq!(record.distrust.unwrap().reason, DistrustReason::Record);
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 proptest! {
     #[test]
     fn a_record_survives_json(record in any_record()) {
