@@ -41,18 +41,21 @@ impl Record {
     /// The next time after `now` at which a `Tick` may decide something; none while only an input can.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let candidates = match &self.state {
-            State::Open(_) | State::Closed(_) => [None, None, None],
+            State::Open(_) | State::Closed(_) => [None, None, None, None],
             State::Draining(draining) => [
                 draining.deadline,
                 Some(draining.since.after(ROLL_CALL_WAIT)),
                 draining.zero_since.map(|since| draining.idle_from(since)),
+                self.probers.unheard_from(draining.plan.fall),
             ],
             State::Closing(closing) => {
-                [Some(self.probers.hold_over(closing.since, &closing.plan, now)), self.probers.next_silence(now), None]
+                let over = self.probers.hold_over(closing.since, &closing.plan, now);
+                [Some(over), self.probers.next_silence(now), None, None]
             }
-            State::Fault(fault) if fault.may_exit => [None, None, None],
+            State::Fault(fault) if fault.may_exit => [None, None, None, None],
             State::Fault(fault) => {
-                [Some(self.probers.hold_over(fault.since, &fault.plan, now)), self.probers.next_silence(now), None]
+                let over = self.probers.hold_over(fault.since, &fault.plan, now);
+                [Some(over), self.probers.next_silence(now), None, None]
             }
         };
         candidates.into_iter().flatten().filter(|at| *at > now).min()
@@ -117,6 +120,7 @@ impl Next {
     /// Carries out what is due by now.
     fn settle(&mut self) {
         self.end_roll_call();
+        self.miss_probers();
         match self.record.state.clone() {
             State::Open(_) | State::Closed(_) => {}
             State::Draining(draining) => self.settle_draining(&draining),
@@ -151,6 +155,16 @@ impl Next {
                 self.change(Some(Effect::LogTrust(distrust)));
             }
             None | Some(_) => {}
+        }
+    }
+
+    /// A balancer that was not heard may have marked the server DOWN and cut what it carried. Before any zero is believed, because
+    /// a process that was frozen sees those streams end before the next check; and sticky, because that check heals nothing.
+    fn miss_probers(&mut self) {
+        if let State::Draining(draining) = &self.record.state
+            && self.record.probers.unheard_from(draining.plan.fall).is_some_and(|from| from <= self.now)
+        {
+            self.distrust(DistrustReason::Unheard);
         }
     }
 
@@ -196,7 +210,10 @@ impl Next {
 
     fn drain(&mut self, plan: Plan) {
         // A drain takes its own roll call; what an earlier one found missing may be there by now.
-        self.record.distrust = self.record.distrust.filter(|distrust| !distrust.reason.ends_with_the_drain());
+        let lasting = self.record.lasting_distrust.take();
+        self.record.distrust =
+            self.record.distrust.filter(|distrust| !distrust.reason.ends_with_the_drain()).or(lasting);
+        self.record.probers.expect(self.now);
         self.record.drains = self.record.drains.saturating_add(1);
         self.record.note(EventName::Drain, self.now);
         self.effects.push(Effect::Count(Counter::Drains));
@@ -305,8 +322,15 @@ impl Next {
     }
 
     fn distrust(&mut self, reason: DistrustReason) -> Reply {
-        if self.record.distrust.is_none_or(|distrust| distrust.reason.weight() < reason.weight()) {
-            let distrust = Distrust { reason, since: self.now };
+        let distrust = Distrust { reason, since: self.now };
+        let old = self.record.distrust;
+        let heavier = old.is_none_or(|old| old.reason.weight() < reason.weight());
+        let (shown, hidden) = if heavier { (Some(distrust), old) } else { (old, Some(distrust)) };
+        if shown.is_some_and(|shown| shown.reason.ends_with_the_drain()) {
+            let lasting = hidden.filter(|hidden| !hidden.reason.ends_with_the_drain());
+            self.record.lasting_distrust = self.record.lasting_distrust.or(lasting);
+        }
+        if heavier {
             self.record.distrust = Some(distrust);
             self.record.note(EventName::Distrust, self.now);
             if let State::Draining(draining) = &mut self.record.state {

@@ -24,8 +24,10 @@ pub(crate) enum Outcome {
     Distrusted {
         /// Why.
         reason: &'static str,
-        /// How many may have been cut by Envoy's own counters, if those said anything.
+        /// Requests in flight by Envoy's own counters when the balancer was told, if those said anything.
         opinion: Option<u64>,
+        /// Requests may have been cut before that, which no counter holds any more.
+        cut_before: bool,
     },
     /// Fallback, and Envoy's counters read zero.
     FallbackClean,
@@ -58,19 +60,16 @@ impl Outcome {
     pub(crate) fn of(document: Option<&Status>, peak: u64, reopened: bool) -> Self {
         let Some((document, verdict)) = document.and_then(|document| Some((document, document.verdict.as_ref()?)))
         else {
-            return Self::Distrusted { reason: "the status document was not understood", opinion: None };
+            let reason = "the status document was not understood";
+            return Self::Distrusted { reason, opinion: None, cut_before: true };
         };
         match verdict {
             Verdict::Clean if reopened => Self::Reopened,
             Verdict::Clean => Self::Clean,
-            // Zero is left over from what Envoy cut, and says nothing of how many that were.
-            Verdict::SecondOpinion { distrust: DistrustReason::Cut } => {
-                Self::Distrusted { reason: DistrustReason::Cut.as_str(), opinion: None }
-            }
-            Verdict::SecondOpinion { distrust } => Self::Distrusted { reason: distrust.as_str(), opinion: Some(0) },
+            Verdict::SecondOpinion { distrust } => Self::distrusted(*distrust, Some(0)),
             // A zero that is not believed is no better when an operator acts on it.
             Verdict::Operator { active } => match document.distrust {
-                Some(distrust) => Self::Distrusted { reason: distrust.reason.as_str(), opinion: None },
+                Some(distrust) => Self::distrusted(distrust.reason, None),
                 None if *active > 0 => Self::Cut { by: "close-lb", at_most: peak.max(*active) },
                 None if reopened => Self::Reopened,
                 None => Self::Clean,
@@ -78,10 +77,12 @@ impl Outcome {
             Verdict::Fault { reason: FaultReason::Deadline, active } => {
                 Self::Cut { by: "the deadline", at_most: peak.max(active.unwrap_or(0)) }
             }
-            Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => {
-                Self::Distrusted { reason: distrust.as_str(), opinion: *active }
-            }
+            Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => Self::distrusted(*distrust, *active),
         }
+    }
+
+    fn distrusted(reason: DistrustReason, opinion: Option<u64>) -> Self {
+        Self::Distrusted { reason: reason.as_str(), opinion, cut_before: reason.may_have_cut() }
     }
 
     /// Its exit code.
@@ -108,7 +109,7 @@ impl Outcome {
         match self {
             Self::Clean | Self::Reopened | Self::FallbackClean => Some(0),
             Self::Cut { at_most, .. } => Some(*at_most),
-            Self::Distrusted { opinion, .. } => *opinion,
+            Self::Distrusted { opinion, cut_before, .. } => opinion.filter(|_| !cut_before),
             // What was last seen is no bound: more may have come since.
             Self::EnvoyGone { .. } => None,
             Self::FallbackUnknown { at_most, .. } | Self::BudgetSpent { at_most, .. } => *at_most,
@@ -122,7 +123,7 @@ impl fmt::Display for Outcome {
             Self::Clean => f.write_str("clean"),
             Self::Reopened => f.write_str("clean, but somebody reopened the gate in between"),
             Self::Cut { by, .. } => write!(f, "{by} came with requests in flight"),
-            Self::Distrusted { reason, opinion } => {
+            Self::Distrusted { reason, opinion, .. } => {
                 let opinion = match opinion {
                     Some(0) => "Envoy's own counters read zero",
                     Some(_) => "Envoy's own counters did not read zero",
@@ -186,8 +187,15 @@ mod tests {
         assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), Some(4)), Some(Ledger), 0, false), (11, Some(4)));
         assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), None), Some(Ledger), 0, false), (11, None));
         assert_eq!(outcome(Verdict::SecondOpinion { distrust: Ledger }, Some(Ledger), 0, false), (11, Some(0)));
-        let cut = DistrustReason::Cut;
-        assert_eq!(outcome(Verdict::SecondOpinion { distrust: cut }, Some(cut), 0, false), (11, None));
+    }
+
+    #[test]
+    fn what_was_cut_before_the_counters_read_zero_is_in_none_of_them() {
+        for reason in [DistrustReason::Cut, DistrustReason::Trap, DistrustReason::Unheard] {
+            assert_eq!(outcome(Verdict::SecondOpinion { distrust: reason }, Some(reason), 0, false), (11, None));
+            let fault = Verdict::Fault { reason: FaultReason::Distrust(reason), active: Some(4) };
+            assert_eq!(outcome(fault, None, 0, false), (11, None));
+        }
     }
 
     #[test]

@@ -22,4 +22,5 @@ mod host;
 mod odd;
 mod races;
 mod traps;
+mod unheard;
 mod waits;

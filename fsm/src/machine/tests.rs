@@ -19,6 +19,8 @@ use crate::registry::ROLL_CALL_WAIT;
 use crate::state::{FaultReason, StateName, Verdict};
 use crate::time::Instant;
 
+mod unheard;
+
 // Random inputs stay native: their crate asks the system for randomness.
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
@@ -344,9 +346,12 @@ fn a_lasting_reason_replaces_a_missing_answer_and_not_the_other_way_round() {
 
 #[test]
 fn a_new_drain_takes_a_new_roll_call_but_keeps_a_lasting_distrust() {
-    for (reason, kept) in
-        [(DistrustReason::RollCall, false), (DistrustReason::Cut, false), (DistrustReason::Trap, true)]
-    {
+    for (reason, kept) in [
+        (DistrustReason::RollCall, false),
+        (DistrustReason::Cut, false),
+        (DistrustReason::Unheard, false),
+        (DistrustReason::Trap, true),
+    ] {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
         let record = after(&record, START, idle(), Input::Drain(plan(&[])));
         assert_eq!(record.distrust.is_some(), kept, "{reason:?}");

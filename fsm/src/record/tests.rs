@@ -32,6 +32,20 @@ fn an_undecodable_record_is_open_and_distrusted() {
     assert_eq!(record.distrust.unwrap().reason, DistrustReason::Record);
 }
 
+#[test]
+fn a_record_without_what_is_known_of_unheard_probers_still_decodes() {
+    const EARLIER: &str = r#"{
+        "state": {"OPEN": {"since": 1}}, "distrust": {"reason": "cut", "since_us": 5}, "envoy_drain": null,
+        "drains": 1, "changes": 2, "events": [],
+        "probers": {"seen": [{"address": "10.0.0.1", "asked": 3, "last_us": 9, "interval_us": 4, "hard": 0, "told_us": null}],
+                    "overflowed": false}
+    }"#;
+    let record: Record = serde_json::from_str(EARLIER).unwrap();
+    assert_eq!(record.distrust.unwrap().reason, DistrustReason::Cut);
+    assert_eq!((record.lasting_distrust, record.probers.unheard_from(2)), (None, None));
+    assert_eq!(record.probers.iter().next().unwrap().interval_us, Some(4));
+}
+
 #[cfg(not(target_arch = "wasm32"))]
 proptest! {
     #[test]
