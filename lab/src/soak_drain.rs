@@ -22,6 +22,8 @@ const WORKERS: u16 = 2;
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// In a drain this short some end at zero between two loads and some at their deadline.
 const DEADLINE_MS: u32 = 700;
+/// A hold that no lab is too slow for: what has become CLOSED cannot be reopened.
+const LONG_HOLD: &str = "&hold_min_ms=600000&hold_max_ms=600000";
 /// For what is still under way when the load ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(15);
 
@@ -93,7 +95,7 @@ impl Drains {
         let number = self.clean + self.at_deadline + self.reopened + self.by_command;
         match number % 4 {
             0 | 1 => {
-                gate.command(&format!("/drain?settle_ms=0&deadline_ms={DEADLINE_MS}")).await?;
+                gate.command(&format!("/drain?settle_ms=0&deadline_ms={DEADLINE_MS}{LONG_HOLD}")).await?;
                 let answer = gate.send("GET", "/wait?for=closing&timeout_ms=15000", "").await.context("GET /wait")?;
                 let state = answer.state().unwrap_or_default().to_owned();
                 match state.as_str() {
@@ -107,12 +109,12 @@ impl Drains {
                 }
             }
             2 => {
-                gate.command("/drain?settle_ms=60000").await?;
+                gate.command(&format!("/drain?settle_ms=60000{LONG_HOLD}")).await?;
                 wait::pace_until(Instant::now() + Duration::from_millis(200)).await;
                 self.reopened += 1;
             }
             _ => {
-                gate.command("/drain?settle_ms=60000").await?;
+                gate.command(&format!("/drain?settle_ms=60000{LONG_HOLD}")).await?;
                 let waiting = tokio::spawn(async move { gate.send("GET", "/wait?for=closing", "").await });
                 gate.command("/close-lb").await?;
                 waiting.await?.context("GET /wait")?;
