@@ -20,12 +20,19 @@ pub(crate) enum Outcome {
         /// How many may have been cut.
         at_most: u64,
     },
+    /// None were, but others came before it had noticed.
+    Late {
+        /// How many may have been cut.
+        at_most: u64,
+    },
     /// The count was not to be believed.
     Distrusted {
         /// Why.
         reason: &'static str,
-        /// How many may have been cut by Envoy's own counters, if those said anything.
+        /// What Envoy's own counters said, if anything.
         opinion: Option<u64>,
+        /// How many may have been cut, if that can be said.
+        at_most: Option<u64>,
     },
     /// Fallback, and Envoy's counters read zero.
     FallbackClean,
@@ -58,30 +65,44 @@ impl Outcome {
     pub(crate) fn of(document: Option<&Status>, peak: u64, reopened: bool) -> Self {
         let Some((document, verdict)) = document.and_then(|document| Some((document, document.verdict.as_ref()?)))
         else {
-            return Self::Distrusted { reason: "the status document was not understood", opinion: None };
+            return Self::distrusted("the status document was not understood", None, None);
         };
+        // A gate of another version keeps no account: then what was seen in passing has to do.
+        let cut = document.cut_at_most;
         match verdict {
+            Verdict::Clean if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
             Verdict::Clean if reopened => Self::Reopened,
             Verdict::Clean => Self::Clean,
             // Zero is left over from what Envoy cut, and says nothing of how many that were.
             Verdict::SecondOpinion { distrust: DistrustReason::Cut } => {
-                Self::Distrusted { reason: DistrustReason::Cut.as_str(), opinion: None }
+                Self::distrusted(DistrustReason::Cut.as_str(), None, None)
             }
-            Verdict::SecondOpinion { distrust } => Self::Distrusted { reason: distrust.as_str(), opinion: Some(0) },
+            Verdict::SecondOpinion { distrust } => {
+                // What came after that zero was counted by the same count.
+                let none_since = document.late.unwrap_or(0) == 0 && cut.unwrap_or(0) == 0;
+                Self::distrusted(distrust.as_str(), Some(0), none_since.then_some(0))
+            }
             // A zero that is not believed is no better when an operator acts on it.
             Verdict::Operator { active } => match document.distrust {
-                Some(distrust) => Self::Distrusted { reason: distrust.reason.as_str(), opinion: None },
-                None if *active > 0 => Self::Cut { by: "close-lb", at_most: peak.max(*active) },
+                Some(distrust) => Self::distrusted(distrust.reason.as_str(), None, None),
+                None if *active > 0 => Self::Cut { by: "close-lb", at_most: cut.unwrap_or(peak.max(*active)) },
+                None if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
                 None if reopened => Self::Reopened,
                 None => Self::Clean,
             },
+            // No end, so the exit is one.
+            Verdict::HealthFirst { active } => Self::Cut { by: "the exit", at_most: document.active.max(*active) },
             Verdict::Fault { reason: FaultReason::Deadline, active } => {
-                Self::Cut { by: "the deadline", at_most: peak.max(active.unwrap_or(0)) }
+                Self::Cut { by: "the deadline", at_most: cut.unwrap_or(peak.max(active.unwrap_or(0))) }
             }
             Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => {
-                Self::Distrusted { reason: distrust.as_str(), opinion: *active }
+                Self::distrusted(distrust.as_str(), *active, active.map(|active| active.max(cut.unwrap_or(0))))
             }
         }
+    }
+
+    fn distrusted(reason: &'static str, opinion: Option<u64>, at_most: Option<u64>) -> Self {
+        Self::Distrusted { reason, opinion, at_most }
     }
 
     /// Its exit code.
@@ -89,7 +110,7 @@ impl Outcome {
         match self {
             Self::Clean => exit::CLEAN,
             Self::Reopened => exit::REOPENED,
-            Self::Cut { .. } => exit::CUT,
+            Self::Cut { .. } | Self::Late { .. } => exit::CUT,
             Self::Distrusted { .. } => exit::DISTRUSTED,
             Self::FallbackClean => exit::FALLBACK_CLEAN,
             Self::FallbackUnknown { .. } => exit::FALLBACK_UNKNOWN,
@@ -107,11 +128,12 @@ impl Outcome {
     pub(crate) fn cut_at_most(&self) -> Option<u64> {
         match self {
             Self::Clean | Self::Reopened | Self::FallbackClean => Some(0),
-            Self::Cut { at_most, .. } => Some(*at_most),
-            Self::Distrusted { opinion, .. } => *opinion,
+            Self::Cut { at_most, .. } | Self::Late { at_most } => Some(*at_most),
             // What was last seen is no bound: more may have come since.
             Self::EnvoyGone { .. } => None,
-            Self::FallbackUnknown { at_most, .. } | Self::BudgetSpent { at_most, .. } => *at_most,
+            Self::Distrusted { at_most, .. }
+            | Self::FallbackUnknown { at_most, .. }
+            | Self::BudgetSpent { at_most, .. } => *at_most,
         }
     }
 }
@@ -122,7 +144,10 @@ impl fmt::Display for Outcome {
             Self::Clean => f.write_str("clean"),
             Self::Reopened => f.write_str("clean, but somebody reopened the gate in between"),
             Self::Cut { by, .. } => write!(f, "{by} came with requests in flight"),
-            Self::Distrusted { reason, opinion } => {
+            Self::Late { .. } => {
+                f.write_str("clean when the balancer was told, but requests came before it had noticed")
+            }
+            Self::Distrusted { reason, opinion, .. } => {
                 let opinion = match opinion {
                     Some(0) => "Envoy's own counters read zero",
                     Some(_) => "Envoy's own counters did not read zero",
@@ -161,8 +186,12 @@ mod tests {
 
     fn outcome(verdict: Verdict, distrust: Option<DistrustReason>, peak: u64, reopened: bool) -> (u8, Option<u64>) {
         let now = Instant::from_micros(1);
-        let reading =
-            Reading { blind: false, active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+        let reading = Reading {
+            blind: false,
+            admitted: 0,
+            active: 0,
+            roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 },
+        };
         let plan = Plan::preset(Preset::Haproxy);
         let mut document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
         document.verdict = Some(verdict);
@@ -188,6 +217,34 @@ mod tests {
         assert_eq!(outcome(Verdict::SecondOpinion { distrust: Ledger }, Some(Ledger), 0, false), (11, Some(0)));
         let cut = DistrustReason::Cut;
         assert_eq!(outcome(Verdict::SecondOpinion { distrust: cut }, Some(cut), 0, false), (11, None));
+    }
+
+    fn late(verdict: Verdict, late: u64, cut_at_most: u64) -> (u8, Option<u64>) {
+        let now = Instant::from_micros(1);
+        let roll_call = RollCall { answered: 1, expected: 1, newcomers: 0 };
+        let reading = Reading { blind: false, admitted: 0, active: 0, roll_call };
+        let plan = Plan::preset(Preset::Haproxy);
+        let document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
+        let (late, cut_at_most) = (Some(late), Some(cut_at_most));
+        let outcome = Outcome::of(Some(&Status { verdict: Some(verdict), late, cut_at_most, ..document }), 9, false);
+        (outcome.code(), outcome.cut_at_most())
+    }
+
+    #[test]
+    fn the_gates_own_account_goes_before_what_was_seen_in_passing() {
+        use DistrustReason::Ledger;
+        let fault = |reason, active| Verdict::Fault { reason, active };
+        assert_eq!(late(Verdict::Clean, 5, 0), (0, Some(0)), "they came and went before the balancer had noticed");
+        assert_eq!(late(Verdict::Clean, 5, 2), (10, Some(2)));
+        assert_eq!(late(Verdict::Operator { active: 0 }, 5, 2), (10, Some(2)));
+        assert_eq!(late(Verdict::Operator { active: 4 }, 5, 2), (10, Some(2)));
+        assert_eq!(late(fault(FaultReason::Deadline, Some(4)), 0, 1), (10, Some(1)));
+        assert_eq!(late(fault(FaultReason::Deadline, Some(4)), 0, 0), (10, Some(0)));
+        assert_eq!(late(fault(FaultReason::Distrust(Ledger), Some(4)), 0, 6), (11, Some(6)));
+        assert_eq!(late(fault(FaultReason::Distrust(Ledger), None), 0, 6), (11, None));
+        assert_eq!(late(Verdict::SecondOpinion { distrust: Ledger }, 0, 0), (11, Some(0)));
+        assert_eq!(late(Verdict::SecondOpinion { distrust: Ledger }, 1, 0), (11, None));
+        assert_eq!(late(Verdict::HealthFirst { active: 3 }, 0, 0).0, 10, "not an end");
     }
 
     #[test]

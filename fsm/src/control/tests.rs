@@ -106,7 +106,11 @@ fn each_wrong_query_is_400_and_names_field_value_and_bound() {
     for (method, target, reason) in [
         ("POST", "/drain?settle_ms=60001", r#"settle_ms: got "60001", must be a whole number from 0 to 60000"#),
         ("POST", "/drain?fall=0", r#"fall: got "0", must be a whole number from 1 to 100"#),
-        ("POST", "/drain?preset=nlb2", r#"preset: got "nlb2", must be one of haproxy"#),
+        (
+            "POST",
+            "/drain?preset=nlb2",
+            r#"preset: got "nlb2", must be one of haproxy, haproxy-soft, haproxy-retry, nlb"#,
+        ),
         ("POST", "/drain?settle_ms=1&settle_ms=1", r#"settle_ms: got "1", must be once only"#),
         ("POST", "/drain?envoy_drain=yes", r#"envoy_drain: got "yes", must be one of started"#),
         ("POST", "/drain?envoy_drain=started&envoy_drain=started", r#"envoy_drain: got "started", must be once only"#),
@@ -178,6 +182,7 @@ fn a_wait_is_answered_by_where_the_gate_stands() {
     let due = left.deadline(left.state.since()).unwrap();
     let nobody = crate::record::Reading {
         blind: false,
+        admitted: 0,
         active: 0,
         roll_call: crate::record::RollCall { answered: 1, expected: 1, newcomers: 0 },
     };
