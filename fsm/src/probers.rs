@@ -20,6 +20,18 @@ const SLOWEST: Duration = Duration::from_secs(300);
 /// A prober that was silent for so many of its own intervals has gone.
 const SILENT_INTERVALS: u32 = 5;
 
+/// A pace that is learnt from two probes in the same millisecond says nothing about silence. Ten checks a second are more than
+/// any balancer is known to make.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// How many gaps between probes are remembered, to learn a prober's pace from: enough to tell one that is out of line from the
+/// rest, and from several balancers that take turns behind one address.
+const GAPS_KEPT: usize = 8;
+
+/// From so many gaps on a prober is steady: nobody misses an operator who looked twice before a drain, and the second-longest of
+/// three is out of line only if two are.
+const GAPS_STEADY: usize = 3;
+
 /// Those who ask the balancer path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probers {
@@ -48,6 +60,12 @@ pub struct Prober {
     /// When it was served enough of them: its `fall`-th 503, or in DRAINING its first soft answer.
     #[serde(rename = "told_us")]
     pub told: Option<Instant>,
+    /// Its newest gaps in microseconds, oldest first.
+    #[serde(default)]
+    gaps_us: Vec<u64>,
+    /// Its pace in microseconds when the newest drain began; none if it did not ask then.
+    #[serde(default)]
+    pace_us: Option<u64>,
 }
 
 impl Probers {
@@ -70,6 +88,18 @@ impl Probers {
             }
         }
         self.seen.push(Prober::stranger(address, now));
+    }
+
+    /// A drain begins: notes whom it expects to hear, and how often. Who is silent already, or is not steady, is not expected.
+    pub(crate) fn expect(&mut self, now: Instant) {
+        for prober in &mut self.seen {
+            prober.pace_us = if prober.silent(now) { None } else { prober.pace() };
+        }
+    }
+
+    /// From when on somebody whom the drain expects to hear may have counted `fall` failed checks, if nobody asks until then.
+    pub(crate) fn unheard_from(&self, fall: u32) -> Option<Instant> {
+        self.seen.iter().filter_map(|prober| prober.heard_until(fall)).map(past).min()
     }
 
     /// Notes that `address` is served a hard answer at `now`; after `fall` of them a balancer knows.
@@ -138,8 +168,6 @@ impl Probers {
 
     /// The next time after `now` at which a prober counts as gone, which may end a hold earlier.
     pub(crate) fn next_silence(&self, now: Instant) -> Option<Instant> {
-        // One microsecond later, because at the bound itself a prober is still there.
-        let past = |bound: Instant| bound.after(Duration::from_micros(1));
         self.listening(now).filter_map(Prober::silent_after).map(past).filter(|at| *at > now).min()
     }
 
@@ -165,18 +193,33 @@ impl Prober {
     }
 
     fn stranger(address: String, now: Instant) -> Self {
-        Self { address, asked: 1, last: now, interval_us: None, hard: 0, soft: 0, told: None }
+        Self {
+            address,
+            asked: 1,
+            last: now,
+            interval_us: None,
+            hard: 0,
+            soft: 0,
+            told: None,
+            gaps_us: Vec::new(),
+            pace_us: None,
+        }
     }
 
     fn ask(&mut self, now: Instant) {
         if self.silent(now) || now.since(self.last) > SLOWEST {
-            *self = Self::stranger(self.address.to_owned(), now);
+            // A drain that expects it goes on doing so.
+            *self = Self { pace_us: self.pace_us, ..Self::stranger(self.address.to_owned(), now) };
             return;
         }
         let gap = u64::try_from(now.since(self.last).as_micros()).unwrap_or(u64::MAX);
         // A late probe must lengthen the hold at once; a quick one (`fastinter`, two probes at start) must not shorten it at once.
         let slower = |old: u64| old.saturating_mul(3).saturating_add(gap) / 4;
         self.interval_us = Some(self.interval_us.map_or(gap, |old| gap.max(slower(old))));
+        if self.gaps_us.len() >= GAPS_KEPT {
+            self.gaps_us.remove(0);
+        }
+        self.gaps_us.push(gap);
         self.asked = self.asked.saturating_add(1);
         self.last = now;
     }
@@ -185,15 +228,44 @@ impl Prober {
         self.interval_us.map(Duration::from_micros)
     }
 
+    /// How often it asks, in microseconds, if it is steady. Unlike the learnt interval, which one late probe lengthens for long,
+    /// this must not be longer than the truth: of the newest gaps the second-longest, which neither one lost check nor quick ones
+    /// change. None if it is faster than any balancer: somebody looks in a loop, and stops when done.
+    fn pace(&self) -> Option<u64> {
+        let mut gaps = self.gaps_us.clone();
+        gaps.sort_unstable();
+        let balancer = |pace: &u64| gaps.len() >= GAPS_STEADY && Duration::from_micros(*pace) >= SHORTEST;
+        gaps.iter().rev().nth(1).copied().filter(balancer)
+    }
+
+    /// Up to when it cannot have counted `fall` failed checks, if the drain expects to hear it.
+    ///
+    /// Answered at t, it fails at t + i, t + 2i and so on, i being its interval, if connections are refused; a frozen process costs
+    /// it its own timeout on top. So it may be DOWN at t + `fall` x i. To wait for its next check, at t + (`fall` + 1) x i, would
+    /// be too late: what it cut ends in the moment in which the process goes on, and that check would be taken for a good one. A
+    /// quarter is taken off, for a pace that was learnt too long and an answer that was given late. Half an interval late is
+    /// still heard, whatever `fall`: with `fall` 1 a failure that short goes unnoticed, and so does a balancer that checks faster
+    /// after a failure (`fastinter`).
+    fn heard_until(&self, fall: u32) -> Option<Instant> {
+        let pace = Duration::from_micros(self.pace_us?);
+        let quarters = fall.saturating_mul(3).max(6);
+        let bound = self.last.after(pace.saturating_mul(quarters) / 4);
+        // Past that it is taken for gone, and the next one who asks has it forgotten.
+        Some(self.silent_after().map_or(bound, |silent| bound.min(silent)))
+    }
+
     fn silent_after(&self) -> Option<Instant> {
-        // A pace that is learnt from two probes in the same millisecond says nothing about silence.
-        const SHORTEST: Duration = Duration::from_millis(100);
         self.interval().map(|interval| self.last.after(interval.max(SHORTEST).saturating_mul(SILENT_INTERVALS)))
     }
 
     fn silent(&self, now: Instant) -> bool {
         self.silent_after().is_some_and(|bound| now > bound)
     }
+}
+
+/// One microsecond later, because at the bound itself a prober is still there.
+fn past(bound: Instant) -> Instant {
+    bound.after(Duration::from_micros(1))
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ pub struct Record {
     pub state: State,
     /// Why the count is not to be believed, if so. In OPEN it changes no answer.
     pub distrust: Option<Distrust>,
+    /// What lasts and is hidden by a `distrust` that ends with its drain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasting_distrust: Option<Distrust>,
     /// When Envoy's own drain was reported to have started. Envoy cannot undo it, so nothing clears this.
     pub envoy_drain: Option<Instant>,
     /// Drains begun since the process started; the number of the newest roll call.
@@ -68,6 +71,10 @@ pub enum DistrustReason {
     /// that zero is no proof of anything.
     #[serde(rename = "cut")]
     Cut,
+    /// A balancer that probed when this drain began was not heard for so long that it may have marked the server DOWN and cut
+    /// what was in flight, which looks like clients that left.
+    #[serde(rename = "unheard")]
+    Unheard,
 }
 
 /// Since when the count is not to be believed, and why.
@@ -178,6 +185,7 @@ impl Record {
         Self {
             state: State::Open(Open { since: now }),
             distrust: None,
+            lasting_distrust: None,
             envoy_drain: None,
             drains: 0,
             changes: 0,
@@ -304,24 +312,35 @@ impl DistrustReason {
             Self::Ledger => "ledger",
             Self::Trap => "trap",
             Self::Cut => "cut",
+            Self::Unheard => "unheard",
         }
     }
 
     /// Whether it speaks of one drain alone, and ends with it.
     pub(crate) fn ends_with_the_drain(self) -> bool {
         match self {
-            Self::RollCall | Self::Cut => true,
+            Self::RollCall | Self::Cut | Self::Unheard => true,
             Self::Config | Self::Record | Self::Ledger | Self::Trap => false,
         }
     }
 
-    /// What weighs more is not hidden behind what weighs less: a missing answer may only be late, a cut is over with its drain,
-    /// the rest lasts.
+    /// Whether requests may have been cut before any counter read zero, so that no zero says how many.
+    pub fn may_have_cut(self) -> bool {
+        match self {
+            // Envoy answers what a trapped VM held 503, or resets it.
+            Self::Cut | Self::Unheard | Self::Trap => true,
+            Self::RollCall | Self::Config | Self::Record | Self::Ledger => false,
+        }
+    }
+
+    /// What weighs more is not hidden behind what weighs less: a missing answer may only be late, a count that is wrong is not as
+    /// bad as requests that were cut, and of those a trap lasts.
     pub(crate) fn weight(self) -> u8 {
         match self {
             Self::RollCall => 0,
-            Self::Cut => 1,
-            Self::Config | Self::Record | Self::Ledger | Self::Trap => 2,
+            Self::Config | Self::Record | Self::Ledger => 1,
+            Self::Cut | Self::Unheard => 2,
+            Self::Trap => 3,
         }
     }
 }

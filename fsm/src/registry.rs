@@ -149,6 +149,9 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
     use super::{Enrolled, LedgerKind, ROLL_CALL_WAIT, Registry, Role, SLOTS_MAX, STILLBORN_AFTER, Slot};
     use crate::record::RollCall;
     use crate::time::Instant;

@@ -1,5 +1,5 @@
-//! The application behind the gateway: `/fast`, `/sleep?seconds=`, `/stream?seconds=&interval=`. It writes down every
-//! request that reached it, so that one which ran twice, or was given up half-way, is seen.
+//! The application behind the gateway: `/fast`, `/sleep?seconds=`, `/stream?seconds=&interval=`, asked with or without a
+//! body. It writes down every request that reached it, so that one which ran twice, or was given up half-way, is seen.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,15 +8,16 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 use tokio::time::Interval;
 
 use crate::http::AbortOnDrop;
+use crate::network::Host;
 use crate::timeline::Clock;
 use crate::topology;
 use crate::watch::lock;
@@ -24,15 +25,22 @@ use crate::watch::lock;
 /// Names a request from the client to the application. Not `x-request-id`: Envoy's edge replaces that one.
 pub(crate) const REQUEST_ID: &str = "x-lab-id";
 
+/// Names the pod that a request came through; the pod's Envoy adds it.
+pub(crate) const POD: &str = "x-lab-pod";
+
 /// One request as the application saw it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Visit {
     pub(crate) id: String,
     /// What Envoy called it.
     pub(crate) request_id: String,
+    /// The pod that it came through, as [`POD`] says; empty if that is missing.
+    pub(crate) pod: String,
     pub(crate) path: String,
     pub(crate) started_s: f64,
     pub(crate) ended_s: Option<f64>,
+    /// It arrived to the last byte of its body, so the application acted on it.
+    pub(crate) ran: bool,
     /// False while it runs, and for ever if the caller went away before the last byte.
     pub(crate) finished: bool,
 }
@@ -53,9 +61,8 @@ struct Stamped {
 }
 
 impl Backend {
-    pub(crate) async fn start() -> Result<Self> {
-        let listener =
-            TcpListener::bind(topology::local(topology::APP)).await.context("the application cannot listen")?;
+    pub(crate) fn start(host: Host) -> Result<Self> {
+        let listener = host.site.listen(host.at(topology::APP)).context("the application cannot listen")?;
         let visits = Log::default();
         let log = Arc::clone(&visits);
         let task = tokio::spawn(async move {
@@ -106,6 +113,22 @@ pub(crate) fn expected_bytes(path_and_query: &str) -> Option<u64> {
     }
 }
 
+/// The pieces of a whole answer to `path`, a line each; `None` if the application does not know it.
+pub(crate) fn expected_chunks(path_and_query: &str) -> Option<u64> {
+    match plan(path_and_query)? {
+        Plan::Once(_) => Some(1),
+        Plan::Stream { chunks, .. } => Some(u64::from(chunks)),
+    }
+}
+
+/// How long the application takes for an answer to `path`; `None` if it does not know it.
+pub(crate) fn nominal(path_and_query: &str) -> Option<Duration> {
+    match plan(path_and_query)? {
+        Plan::Once(delay) => Some(delay),
+        Plan::Stream { chunks, interval } => Some(interval.saturating_mul(chunks)),
+    }
+}
+
 const DONE: &str = "the whole answer, to the last byte\n";
 
 fn chunk(number: u32) -> String {
@@ -130,21 +153,26 @@ fn plan(path_and_query: &str) -> Option<Plan> {
     }
 }
 
-async fn serve(request: Request<Incoming>, log: Log) -> Result<Response<Answer>, Infallible> {
+async fn serve(mut request: Request<Incoming>, log: Log) -> Result<Response<Answer>, hyper::Error> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let header = |name: &str| {
         let value = request.headers().get(name).and_then(|value| value.to_str().ok());
         value.unwrap_or_default().to_owned()
     };
-    let (id, request_id) = (header(REQUEST_ID), header("x-request-id"));
+    let (id, request_id, pod) = (header(REQUEST_ID), header("x-request-id"), header(POD));
     let plan = plan(&path);
-    let visit = Visit { id, request_id, path, started_s: 0.0, ended_s: None, finished: false };
+    let visit = Visit { id, request_id, pod, path, started_s: 0.0, ended_s: None, ran: false, finished: false };
     let index = {
         let mut visits = lock(&log);
         visits.push(Stamped { visit, started: Instant::now(), ended: None });
         visits.len() - 1
     };
     let entry = Entry { log, index };
+    while let Some(frame) = request.body_mut().frame().await {
+        // A body that ends early ends the exchange; the entry then stays one that did not run.
+        frame?;
+    }
+    entry.run();
     let mut status = hyper::StatusCode::OK;
     let content = match plan {
         Some(Plan::Once(delay)) => {
@@ -183,6 +211,12 @@ struct Entry {
 }
 
 impl Entry {
+    fn run(&self) {
+        if let Some(stamped) = lock(&self.log).get_mut(self.index) {
+            stamped.visit.ran = true;
+        }
+    }
+
     fn end(&self, finished: bool) {
         if let Some(stamped) = lock(&self.log).get_mut(self.index).filter(|stamped| stamped.ended.is_none()) {
             stamped.ended = Some(Instant::now());
@@ -233,6 +267,8 @@ impl Body for Answer {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -242,5 +278,29 @@ mod tests {
         assert_eq!(expected_bytes("/stream?seconds=6&interval=0.5"), Some(12 * chunk(12).len() as u64));
         assert_eq!(expected_bytes("/sleep?seconds=long"), None);
         assert_eq!(expected_bytes("/nothing"), None);
+        assert_eq!(expected_chunks("/sleep?seconds=15"), Some(1));
+        assert_eq!(expected_chunks("/stream?seconds=6&interval=0.5"), Some(12));
+    }
+
+    /// What the application wrote down about one connection that carries these bytes and then closes.
+    async fn visits_of(request: &str) -> Vec<(String, bool, bool)> {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let log = Log::default();
+        let shared = Arc::clone(&log);
+        let service = service_fn(move |request: Request<Incoming>| serve(request, Arc::clone(&shared)));
+        client.write_all(request.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut serving = hyper::server::conn::http1::Builder::new();
+        let _cut = serving.half_close(true).serve_connection(TokioIo::new(server), service).await;
+        let visits = lock(&log);
+        visits.iter().map(|entry| (entry.visit.pod.clone(), entry.visit.ran, entry.visit.finished)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_request_runs_when_its_body_has_arrived_whole() {
+        let head = format!("POST /fast HTTP/1.1\r\nhost: app\r\n{POD}: gw-1\r\ncontent-length: 8\r\n\r\n");
+        let pod = || "gw-1".to_owned();
+        assert_eq!(visits_of(&format!("{head}12345678")).await, [(pod(), true, true)]);
+        assert_eq!(visits_of(&format!("{head}1234")).await, [(pod(), false, false)]);
     }
 }

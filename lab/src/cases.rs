@@ -9,9 +9,9 @@ mod exposure;
 mod install;
 mod odd;
 mod pushes;
-mod scene;
+pub(crate) mod scene;
 mod streams;
-mod traps;
+pub(crate) mod traps;
 mod wire;
 
 use std::pin::Pin;
@@ -25,28 +25,31 @@ use crate::cases::scene::Scene;
 use crate::cases::traps::During::{Draining, Open};
 use crate::cases::traps::Victim::{Count, Gate};
 use crate::diagnostics;
+use crate::haproxy::Api;
+use crate::network::Pod;
 use crate::report;
 
-/// One case.
-struct Case {
-    name: &'static str,
+/// One case, and what it has to show beside its checks.
+pub(crate) struct Case<T> {
+    pub(crate) name: &'static str,
     /// In the short list.
-    quick: bool,
-    run: Run,
+    pub(crate) quick: bool,
+    pub(crate) run: Run<T>,
 }
 
-type Run = for<'a> fn(&'a mut Scene) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+pub(crate) type Run<T> = for<'a> fn(&'a mut Scene) -> Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-const QUICK: bool = true;
-const FULL: bool = false;
+pub(crate) const QUICK: bool = true;
+pub(crate) const FULL: bool = false;
 
 macro_rules! case {
     ($name:literal, $quick:expr, $run:path $(, $argument:expr)*) => {
-        Case { name: $name, quick: $quick, run: |scene| Box::pin($run(scene $(, $argument)*)) }
+        $crate::cases::Case { name: $name, quick: $quick, run: |scene| Box::pin($run(scene $(, $argument)*)) }
     };
 }
+pub(crate) use case;
 
-const CASES: &[Case] = &[
+const CASES: &[Case<()>] = &[
     case!("R01-early-replies", QUICK, counting::early_replies),
     case!("R69-abort-matrix", QUICK, counting::abort_matrix),
     case!("R69-aborts-while-draining", QUICK, counting::aborts_while_draining),
@@ -100,15 +103,9 @@ const CASES: &[Case] = &[
 
 /// True if every case that was asked for held.
 pub(crate) async fn run(names: &[String], list: bool, quick: bool, place: &Place) -> Result<bool> {
-    if let Some(unknown) = names.iter().find(|name| !CASES.iter().any(|case| case.name.starts_with(name.as_str()))) {
-        bail!("no case begins with {unknown}; --list names them");
-    }
-    let named = |case: &&Case| names.is_empty() || names.iter().any(|name| case.name.starts_with(name.as_str()));
-    let chosen: Vec<&Case> = CASES.iter().filter(|case| case.quick || !quick).filter(named).collect();
+    let chosen = choose(CASES, names, quick)?;
     if list {
-        for case in chosen {
-            println!("{}", case.name);
-        }
+        print_names(&chosen);
         return Ok(true);
     }
     let out = place.folder()?;
@@ -117,7 +114,7 @@ pub(crate) async fn run(names: &[String], list: bool, quick: bool, place: &Place
     for case in chosen {
         println!("{}", case.name);
         let began = Instant::now();
-        let held = one(case, &out.join(case.name)).await?;
+        let (held, _nothing) = one(case, &out.join(case.name)).await?;
         let (seconds, word) = (began.elapsed().as_secs_f64(), if held { "ok" } else { "FAILED" });
         rows.push(vec![case.name.to_owned(), format!("{seconds:.1}"), word.to_owned()]);
         if !held {
@@ -129,15 +126,36 @@ pub(crate) async fn run(names: &[String], list: bool, quick: bool, place: &Place
     Ok(failed.is_empty())
 }
 
-async fn one(case: &Case, dir: &std::path::Path) -> Result<bool> {
+/// The cases whose names begin as asked for; all without a name.
+pub(crate) fn choose<'a, T>(cases: &'a [Case<T>], names: &[String], quick: bool) -> Result<Vec<&'a Case<T>>> {
+    if let Some(unknown) = names.iter().find(|name| !cases.iter().any(|case| case.name.starts_with(name.as_str()))) {
+        bail!("no case begins with {unknown}; --list names them");
+    }
+    let named = |case: &&Case<T>| names.is_empty() || names.iter().any(|name| case.name.starts_with(name.as_str()));
+    Ok(cases.iter().filter(|case| case.quick || !quick).filter(named).collect())
+}
+
+/// What `--list` prints.
+pub(crate) fn print_names<T>(cases: &[&Case<T>]) {
+    for case in cases {
+        println!("{}", case.name);
+    }
+}
+
+/// Runs one; says whether all its checks held, and gives what it has to show if it came to its end.
+pub(crate) async fn one<T>(case: &Case<T>, dir: &std::path::Path) -> Result<(bool, Option<T>)> {
     std::fs::create_dir_all(dir)?;
     let mut scene = Scene::new(dir.to_path_buf());
-    if let Err(error) = (case.run)(&mut scene).await {
-        scene.check(false, "the case comes to its end", format!("{error:#}"));
-    }
+    let shown = match (case.run)(&mut scene).await {
+        Ok(shown) => Some(shown),
+        Err(error) => {
+            scene.check(false, "the case comes to its end", format!("{error:#}"));
+            None
+        }
+    };
     if scene.checks.failed() > 0 {
         // While the gateway can still be asked.
-        diagnostics::collect(dir, diagnostics::FAILED).await;
+        diagnostics::collect(&Pod::only(), Api::default(), dir, diagnostics::FAILED).await;
     }
-    scene.checks.finish(&dir.join("checks.json"))
+    Ok((scene.checks.finish(&dir.join("checks.json"))?, shown))
 }

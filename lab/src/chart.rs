@@ -1,9 +1,14 @@
 //! A run as a picture: SVG timelines as plain strings. Every meaning is carried by text or pattern as well as by colour,
 //! so that print and colour-blind readers lose nothing.
 
+mod rolling;
 mod svg;
 
+pub(crate) use rolling::rolling;
+pub(crate) use svg::escape;
+
 use crate::curl::Outcome;
+use crate::kubelet::Deletion;
 use crate::run::Record;
 use crate::timeline::{Event, Kind};
 use crate::watch::Series;
@@ -159,17 +164,7 @@ fn lanes(record: &Record) -> Vec<(String, Vec<Span>)> {
     });
     lanes.push(("gateway".to_owned(), in_flight));
     let deletion = &record.deletion;
-    let pod = |from_s: f64, to_s: f64, fill: Fill, text: &str| Span { from_s, to_s, fill, text: text.to_owned() };
-    let pre_stop = match deletion.pre_stop_exit {
-        Some(code) => format!("preStop runs, exits {code}"),
-        None => "preStop runs out of time".to_owned(),
-    };
-    let spans_of_pod = vec![
-        pod(0.0, deletion.deleted_s, Fill::Good, "pod running"),
-        pod(deletion.deleted_s, deletion.sigterm_s, Fill::Busy, &pre_stop),
-        pod(deletion.sigterm_s, deletion.gone_s, Fill::Bad, "SIGTERM"),
-    ];
-    lanes.push(("pod".to_owned(), spans_of_pod));
+    lanes.push(("pod".to_owned(), pod_spans(deletion)));
     // Once Envoy is gone nobody answers: no news to anybody.
     let health = spans(&record.seen.health, deletion.sigterm_s, |value| {
         let fill = if value.starts_with("200") { Fill::Good } else { Fill::Bad };
@@ -178,6 +173,22 @@ fn lanes(record: &Record) -> Vec<(String, Vec<Span>)> {
     lanes.push(("health".to_owned(), health));
     lanes.push(("HAProxy".to_owned(), spans(&record.seen.balancer, end, balancer_look)));
     lanes
+}
+
+/// A pod's end, as kubelet saw it.
+fn pod_spans(deletion: &Deletion) -> Vec<Span> {
+    let pod = |from_s: f64, to_s: f64, fill: Fill, text: &str| Span { from_s, to_s, fill, text: text.to_owned() };
+    let pre_stop = match deletion.pre_stop_exit {
+        Some(code) => format!("preStop runs, exits {code}"),
+        None => "preStop runs out of time".to_owned(),
+    };
+    let mut spans = vec![pod(0.0, deletion.deleted_s, Fill::Good, "pod running")];
+    // A mode without preStop goes to SIGTERM at once.
+    if deletion.sigterm_s > deletion.deleted_s {
+        spans.push(pod(deletion.deleted_s, deletion.sigterm_s, Fill::Busy, &pre_stop));
+    }
+    spans.push(pod(deletion.sigterm_s, deletion.gone_s, Fill::Bad, "SIGTERM"));
+    spans
 }
 
 /// HAProxy's word for the gateway: `UP 1/2` is UP after a failed check. A word that was not heard is no state.

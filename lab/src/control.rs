@@ -139,7 +139,7 @@ pub(crate) async fn run(place: &Place) -> Result<bool> {
 
 async fn calls(dir: &Path, checks: &mut Checks) -> Result<()> {
     let ground = Ground::start(dir, &Options::default()).await?;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let (control, health) = (topology::CONTROL, topology::HEALTH);
     all_refused(checks, "OPEN, control", control, CONTROL).await?;
     all_refused(checks, "OPEN, control", control, REFUSED_IN_OPEN).await?;
@@ -261,7 +261,7 @@ async fn bad_count(dir: &Path, configuration: &str, checks: &mut Checks) -> Resu
     let overrides = Overrides { count: Some(configuration.to_owned()), ..Overrides::default() };
     let _ground = Ground::start(dir, &Options { overrides, ..Options::default() }).await?;
     traffic_flows(checks).await;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let status = Gate::new().status().await?;
     let distrust = status.pointer("/distrust").map(ToString::to_string).unwrap_or_default();
     checks.check(distrust.contains("config"), "/status distrusts the count because of its configuration", distrust);
@@ -272,7 +272,7 @@ async fn bad_count(dir: &Path, configuration: &str, checks: &mut Checks) -> Resu
 /// A running gateway keeps the gate that it has, and goes on counting by defaults.
 async fn pushed(dir: &Path, checks: &mut Checks) -> Result<()> {
     let _ground = Ground::start(dir, &Options::default()).await?;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let (admin, client) = (Admin::new(), Client::new(topology::OPERATOR, Duration::from_secs(2)));
     for (extension, configuration) in [("softclose-gate", "{}[]"), ("softclose-count", "not JSON")] {
         let before = admin.extension_pushes(extension).await.unwrap_or_default();

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::foreign::CURL;
+use crate::network::Network;
 use crate::process::Process;
 use crate::timeline::Clock;
 use crate::{backend, haproxy, topology};
@@ -91,6 +92,7 @@ pub(crate) struct Client {
 impl Client {
     /// Starts one request through the balancer.
     pub(crate) fn start(
+        network: &Network,
         dir: &Path,
         id: &str,
         protocol: Protocol,
@@ -105,13 +107,14 @@ impl Client {
             .args(["--disable", "--noproxy", "*", "--silent", "--show-error", protocol.flag()])
             .arg("--cacert")
             .arg(haproxy::certificate(dir))
-            .args(["--resolve", &format!("{host}:{port}:127.0.0.1")])
+            .args(["--resolve", &format!("{host}:{port}:{}", network.front())])
             .args(["--max-time", &limit.as_secs_f64().to_string()])
             .args(["--header", &format!("{}: {id}", backend::REQUEST_ID)])
             .arg("--output")
             .arg(dir.join(format!("client-{id}.body")))
             .args(["--write-out", "%{json}\n"])
             .arg(format!("https://{host}:{port}{path}"));
+        network.clients().site.place(&mut command);
         let started_s = clock.now();
         let process = Process::start(&format!("client-{id}"), command, dir)?;
         Ok(Self { process, id: id.to_owned(), protocol, path: path.to_owned(), started_s })

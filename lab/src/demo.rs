@@ -1,11 +1,13 @@
 //! `softclose-lab demo`: the headline on one machine, from real processes.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 use crate::mode::{IMPROVED_POLL_S, Mode};
-use crate::run::{Plan, Record};
+use crate::played::Played;
+use crate::run::Record;
 use crate::scenario::Scenario;
-use crate::soak::grounded_run;
 use crate::{Options, chart, report, verdict};
 
 /// Runs S1 in the three modes; true if the demo shows what it claims.
@@ -18,23 +20,18 @@ pub(crate) async fn run(options: &Options) -> Result<bool> {
         "{}, deleted at {} s, balancer checks each {} ms (2 failures = DOWN)\n",
         times.request, times.delete_at_s, times.check_inter_ms
     );
+    let network = options.network()?;
     let mut records: Vec<Record> = Vec::new();
     let mut ground_failures = 0;
-    for mode in Mode::ALL {
+    for mode in Mode::SHOWN {
         println!("{}: {}", mode.name(), mode.meaning());
-        let plan = Plan {
-            scenario: scenario.clone(),
-            scale: options.scale().to_owned(),
-            mode,
-            protocols: options.protocols(),
-            concurrency: options.concurrency,
-            number: 1,
-            aloud: true,
-        };
-        let (record, failed) = grounded_run(&plan, &out.join(mode.name())).await?;
+        let plan = options.plan(Arc::clone(&network), &scenario, mode);
+        let (played, failed) = Played::on_firm_ground(&plan, &out.join(mode.name())).await?;
         ground_failures += failed;
-        println!("  {}: {}\n", record.word(), record.order);
-        records.push(record);
+        if let Played::Single(record) = played {
+            println!("  {}: {}\n", record.word(), record.order);
+            records.push(*record);
+        }
     }
     std::fs::write(out.join("s1.svg"), chart::stacked(&records))?;
 
@@ -48,7 +45,11 @@ pub(crate) async fn run(options: &Options) -> Result<bool> {
         println!("{ground_failures} runs were repeated: HAProxy was DOWN before health failed.");
     }
     println!("timelines and all logs: {} (s1.svg shows the modes side by side)", out.display());
-    let reasons = verdict::demo(&records);
+    let mut reasons = verdict::demo(&records);
+    for record in &records {
+        let wrong = record.oracle.disagreements.iter();
+        reasons.extend(wrong.map(|wrong| format!("mode {}: the oracle disagrees: {wrong}", record.mode.name())));
+    }
     for reason in &reasons {
         println!("FAILED: {reason}");
     }

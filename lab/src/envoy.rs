@@ -1,13 +1,16 @@
 //! Envoy: its configuration on disk, and what its admin says.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::balancer_checks;
 use crate::http::Client;
 use crate::manifest::{Edit, Manifest, Overrides, at, extension_file};
+use crate::network::{Host, Pod};
 use crate::topology;
 
 /// The sum that event 4 is about: requests in flight downstream on the traffic listeners and upstream to their clusters.
@@ -22,16 +25,25 @@ pub(crate) struct Config<'a> {
     /// The module, if softclose is part of this gateway.
     pub(crate) module: Option<PathBuf>,
     pub(crate) overrides: &'a Overrides,
+    pub(crate) pod: &'a Pod,
+    /// The application's address.
+    pub(crate) application: IpAddr,
 }
 
 impl Config<'_> {
     /// Writes bootstrap, LDS and extension configurations into `dir`; returns the bootstrap's path.
     pub(crate) fn write(&self, dir: &Path) -> Result<PathBuf> {
         let root = topology::root()?;
+        let names = [
+            ("POD_NAME", self.pod.name.clone()),
+            ("POD_INSIDE", self.pod.inside.to_string()),
+            ("POD_OUTSIDE", self.pod.outside.to_string()),
+            ("APP_ADDRESS", self.application.to_string()),
+        ];
         let template = |name: &str| -> Result<Value> {
             let path = root.join("testdata/envoy").join(name);
             let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            let text = topology::fill(&text, dir, &[]).with_context(|| format!("in {}", path.display()))?;
+            let text = topology::fill(&text, dir, &names).with_context(|| format!("in {}", path.display()))?;
             serde_saphyr::from_str(&text).with_context(|| format!("in {}", path.display()))
         };
         let traffic = template("traffic-listener.yaml")?;
@@ -40,6 +52,7 @@ impl Config<'_> {
             let manifest = Manifest::read(&root.join("envoyfilter.yaml"))?;
             let resolved = manifest.resolve(traffic, module, dir, self.overrides)?;
             listeners = resolved.listeners;
+            listeners.iter_mut().try_for_each(|listener| move_to(listener, self.pod))?;
             for (name, extension) in resolved.extensions {
                 write_resources(&dir.join(extension_file(&name)), &[extension])?;
             }
@@ -50,6 +63,49 @@ impl Config<'_> {
         write_json(&bootstrap, &edited(template("bootstrap.yaml")?, &self.overrides.bootstrap)?)?;
         Ok(bootstrap)
     }
+}
+
+/// Adds a listener on the health port whose answer is Envoy's health check filter's, as Envoy Gateway and Contour have one:
+/// 200 until `POST /healthcheck/fail`, 503 from then on.
+pub(crate) fn with_health_filter(bootstrap: &mut Value) -> Result<()> {
+    let mut listener = at(bootstrap, "/static_resources/listeners/0")?.clone();
+    *at(&mut listener, "/name")? = json!("health");
+    *at(&mut listener, "/address/socket_address/port_value")? = json!(topology::HEALTH);
+    let manager = at(&mut listener, "/filter_chains/0/filters/0/typed_config")?;
+    *at(manager, "/stat_prefix")? = json!("health");
+    let filters = at(manager, "/http_filters")?.as_array_mut().context("http_filters is not a list")?;
+    let health_check = json!({
+        "name": "envoy.filters.http.health_check",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.health_check.v3.HealthCheck",
+            "pass_through_mode": false,
+            "headers": [{ "name": ":path", "string_match": { "exact": "/health_check.html" } }],
+        },
+    });
+    filters.insert(0, health_check);
+    balancer_checks::log_in(&mut listener, balancer_checks::PATH)?;
+    at(bootstrap, "/static_resources/listeners")?.as_array_mut().context("listeners is not a list")?.push(listener);
+    Ok(())
+}
+
+/// Lets the status listener log each question for readiness.
+pub(crate) fn with_logged_status(bootstrap: &mut Value) -> Result<()> {
+    balancer_checks::log_in(at(bootstrap, "/static_resources/listeners/0")?, "/healthz/ready")
+}
+
+/// A shipped listener of a pod that shares its machine with another: its address is the pod's.
+fn move_to(listener: &mut Value, pod: &Pod) -> Result<()> {
+    if !pod.shares_machine {
+        return Ok(());
+    }
+    let address = at(listener, "/address/socket_address/address")?;
+    let own = match address.as_str() {
+        Some("127.0.0.1") => pod.inside,
+        Some("0.0.0.0") => pod.outside,
+        Some(_) | None => return Ok(()),
+    };
+    *address = json!(own);
+    Ok(())
 }
 
 /// Gives a running Envoy another plugin configuration, as a push of the control plane would.
@@ -80,16 +136,28 @@ pub(crate) struct Active {
 
 /// Reads Envoy's admin from an address of its own.
 #[derive(Clone, Copy)]
-pub(crate) struct Admin(Client);
+pub(crate) struct Admin {
+    client: Client,
+    at: SocketAddr,
+}
 
 impl Admin {
+    /// Of the only pod on loopback.
     pub(crate) fn new() -> Self {
-        Self(Client::new(topology::ADMIN_PROBE, Duration::from_secs(2)))
+        Self::of(&Pod::only())
+    }
+
+    pub(crate) fn of(pod: &Pod) -> Self {
+        Self::read_from(pod.admin_probe(), pod.admin())
+    }
+
+    fn read_from(probe: Host, at: SocketAddr) -> Self {
+        Self { client: Client::on(probe, Duration::from_secs(2)), at }
     }
 
     /// An admin page, or why there is none.
     pub(crate) async fn page(&self, path: &str) -> Result<String, String> {
-        match self.0.get(topology::local(topology::ADMIN), path).await {
+        match self.client.get(self.at, path).await {
             Ok(answer) if answer.status == 200 => Ok(answer.body),
             Ok(answer) => Err(format!("status {}", answer.status)),
             Err(failure) => Err(failure.to_string()),

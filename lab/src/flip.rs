@@ -82,13 +82,10 @@ pub(crate) async fn run(drains: u32, improved_drains: u32, place: &Place) -> Res
 }
 
 async fn measure(mode: Mode, drains: u32, dir: &Path) -> Result<Flip> {
-    let ground = Ground::start(dir, &Options { gate: mode.has_gate(), ..Options::default() }).await?;
-    ground::healthy().await?;
+    let ground = Ground::start(dir, &Options { answers: mode.answers(), ..Options::default() }).await?;
+    ground::healthy(&ground.gateway.pod, mode.answers().readiness()).await?;
     // Polling sees zero up to a period late: the requests' lengths must not all fall on one phase of it.
-    let request_ms = match mode {
-        Mode::Softclose => [100, 200],
-        Mode::Current | Mode::Improved => [100, 100 + 1000 * u64::from(IMPROVED_POLL_S)],
-    };
+    let request_ms = if mode == Mode::Softclose { [100, 200] } else { [100, 100 + 1000 * u64::from(IMPROVED_POLL_S)] };
     let (mut own, mut outside) = (Vec::new(), Vec::new());
     for number in 0..drains {
         // Multiples of the golden ratio spread evenly, whatever their number.
@@ -116,39 +113,33 @@ async fn drain(mode: Mode, ground: &Ground, seconds: f64) -> Result<(Option<f64>
 
     let (first_503, probe) = probe();
     let (gate, mut script) = (Gate::new(), None);
-    match mode {
-        Mode::Softclose => {
-            gate.command("/drain?settle_ms=0").await?;
-        }
-        Mode::Current | Mode::Improved => {
-            let mut times = Scenario::read("S1")?.scale("scaled")?.clone();
-            // Ended by the lab once health has failed; only the flip matters here.
-            times.lb_buffer_s = 60.0;
-            let mut command = mode.pre_stop(&times)?;
-            command.stdout(std::process::Stdio::null());
-            script = Some(Process::spawn("preStop", command)?);
-        }
+    if mode == Mode::Softclose {
+        gate.command("/drain?settle_ms=0").await?;
+    } else {
+        let mut times = Scenario::read("S1")?.scale("scaled")?.clone();
+        // Ended by the lab once health has failed; only the flip matters here.
+        times.lb_buffer_s = 60.0;
+        let mut command = mode.pre_stop(&times, &ground.gateway.pod)?.context("the mode has no preStop command")?;
+        command.stdout(std::process::Stdio::null());
+        script = Some(Process::spawn("preStop", command)?);
     }
     let (status, last_byte) = request.await?;
     anyhow::ensure!(matches!(status, Ok(200)), "the request was answered {status:?}");
     let failed = tokio::time::timeout(LIMIT, first_503).await.context("health never failed")??;
     drop(probe);
     let outside = signed_ms(last_byte, failed);
-    let own = match mode {
-        Mode::Softclose => {
-            let status = gate.status().await?;
-            let zero = event_us(&status, "active_zero").context("no event active_zero in /status")?;
-            let failed = event_us(&status, "health_fail").context("no event health_fail in /status")?;
-            gate.command("/reopen").await?;
-            Some((failed as f64 - zero as f64) / 1000.0)
-        }
-        Mode::Current | Mode::Improved => {
-            drop(script);
-            client.post(topology::local(topology::HEALTH), "/reopen").await?;
-            None
-        }
+    let own = if mode == Mode::Softclose {
+        let status = gate.status().await?;
+        let zero = event_us(&status, "active_zero").context("no event active_zero in /status")?;
+        let failed = event_us(&status, "health_fail").context("no event health_fail in /status")?;
+        gate.command("/reopen").await?;
+        Some((failed as f64 - zero as f64) / 1000.0)
+    } else {
+        drop(script);
+        client.post(topology::local(topology::HEALTH), "/reopen").await?;
+        None
     };
-    ground::healthy().await?;
+    ground::healthy(&ground.gateway.pod, mode.answers().readiness()).await?;
     Ok((own, outside))
 }
 

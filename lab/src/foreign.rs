@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
+
+use crate::topology;
 
 /// A program that the lab needs and does not build.
 pub(crate) struct Program {
@@ -29,10 +32,35 @@ pub(crate) const HAPROXY: Program =
 pub(crate) const CURL: Program =
     Program { name: "curl", variable: "CURL_BIN", version_flag: "--version", source: "Debian's package is curl" };
 
+/// The Envoy that the command line names.
+static CHOSEN_ENVOY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Lets the lab use an Envoy of that version, of those that `just envoy VERSION` fetches.
+pub(crate) fn choose_envoy(version: &str) -> Result<()> {
+    let path = topology::root()?.join(".tools").join(format!("envoy-{version}"));
+    ensure!(
+        path.exists(),
+        "envoy is {version}, and {} is not there; `./run envoy {version}` fetches it",
+        path.display()
+    );
+    let _first = CHOSEN_ENVOY.set(path);
+    Ok(())
+}
+
+pub(crate) const TCPDUMP: Program = Program {
+    name: "tcpdump",
+    variable: "TCPDUMP_BIN",
+    version_flag: "--version",
+    source: "Debian's package is tcpdump",
+};
+
 impl Program {
     /// What to start: a path that holds in any folder, or a name for PATH.
     pub(crate) fn path(&self) -> PathBuf {
-        self.located(std::env::var_os(self.variable))
+        match CHOSEN_ENVOY.get() {
+            Some(path) if self.variable == ENVOY.variable => path.clone(),
+            Some(_) | None => self.located(std::env::var_os(self.variable)),
+        }
     }
 
     fn located(&self, named: Option<OsString>) -> PathBuf {

@@ -1,101 +1,192 @@
-//! The ground of a run: application, gateway and balancer, up and talking to each other, all of it gone when dropped.
+//! The ground of a run: application, gateways and balancer, up and talking to each other, all of it gone when dropped.
 
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Exit, Settings};
 use crate::backend::Backend;
 use crate::envoy;
-use crate::haproxy::Balancer;
+use crate::haproxy::{Api, Balancer, Check, Setup};
 use crate::hc::Hc;
 use crate::http::Client;
 use crate::manifest::Overrides;
+use crate::network::{Network, Pod};
 use crate::{diagnostics, topology, wait};
 
-/// What kind of ground.
+/// What kind of gateways.
+#[derive(Clone)]
 pub(crate) struct Options {
-    /// Softclose's filters in the gateway; otherwise the hc stand-in answers health.
-    pub(crate) gate: bool,
+    pub(crate) answers: Answers,
     pub(crate) overrides: Overrides,
     pub(crate) concurrency: u16,
-    pub(crate) termination_drain: Duration,
+    /// How the agent ends Envoy on SIGTERM.
+    pub(crate) exit: Exit,
     /// Envoy's `--drain-time-s`.
     pub(crate) drain_time: Duration,
     /// HAProxy's `inter`; None for a ground without balancer.
     pub(crate) check_inter_ms: Option<u64>,
+    /// Whether the balancer cuts every session of a server that is DOWN.
+    pub(crate) shutdown_sessions: bool,
+}
+
+/// Who answers the balancer's checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// Softclose's filter.
+    Gate,
+    /// The stand-in for a health sidecar.
+    Hc,
+    /// Istio's own readiness on 15021, which is the agent's.
+    Readiness,
+    /// Envoy's health check filter, which fails on `/healthcheck/fail`.
+    HealthFilter,
+}
+
+impl Answers {
+    pub(crate) fn check(self) -> Check {
+        match self {
+            Self::Gate | Self::Hc | Self::HealthFilter => Check { port: topology::HEALTH, path: "/health_check.html" },
+            Self::Readiness => Check { port: topology::STATUS, path: "/healthz/ready" },
+        }
+    }
+
+    /// Where readiness is asked for, for event 2.
+    pub(crate) fn readiness(self) -> Check {
+        match self {
+            Self::Gate | Self::Hc => Check { port: topology::HEALTH, path: "/health" },
+            Self::Readiness | Self::HealthFilter => Check { port: topology::STATUS, path: "/healthz/ready" },
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            gate: true,
+            answers: Answers::Gate,
             overrides: Overrides::default(),
             concurrency: 2,
             // Istio's default terminationDrainDuration.
-            termination_drain: Duration::from_secs(5),
+            exit: Exit::After(Duration::from_secs(5)),
             // Istio's default drainDuration.
             drain_time: Duration::from_secs(45),
             check_inter_ms: None,
+            shutdown_sessions: true,
         }
     }
 }
 
-/// Everything that a run needs. Fields are dropped in this order: the balancer first, so that nobody is surprised.
-pub(crate) struct Ground {
-    _balancer: Option<Balancer>,
+/// One gateway pod that runs.
+pub(crate) struct Gateway {
+    pub(crate) pod: Pod,
     pub(crate) agent: Agent,
     _hc: Option<Hc>,
+    /// Where its configuration and its logs are.
+    pub(crate) dir: PathBuf,
+}
+
+impl Gateway {
+    /// Starts the pod's programs in `dir` and waits until Envoy has set up its listeners.
+    pub(crate) async fn start(dir: &Path, pod: Pod, application: IpAddr, options: &Options) -> Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let mut overrides = options.overrides.clone();
+        let (mut module, mut hc) = (None, None);
+        match options.answers {
+            Answers::Gate => {
+                module = Some(match &overrides.module {
+                    Some(module) => module.clone(),
+                    None => topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?,
+                });
+            }
+            Answers::Hc => hc = Some(Hc::start(&pod, dir)?),
+            Answers::HealthFilter => overrides.bootstrap.push(envoy::with_health_filter),
+            Answers::Readiness => overrides.bootstrap.push(envoy::with_logged_status),
+        }
+        let config = envoy::Config { module, overrides: &overrides, pod: &pod, application };
+        let bootstrap = config.write(dir)?;
+        let settings =
+            Settings { concurrency: options.concurrency, exit: options.exit, drain_time: options.drain_time };
+        let agent = Agent::start(dir, &bootstrap, &pod, settings).await?;
+        Ok(Self { pod, agent, _hc: hc, dir: dir.to_path_buf() })
+    }
+}
+
+/// Everything that a run with one gateway needs. Fields are dropped in this order: the balancer first, so that nobody is surprised.
+pub(crate) struct Ground {
+    pub(crate) balancer: Option<Balancer>,
+    pub(crate) gateway: Gateway,
     pub(crate) backend: Backend,
 }
 
 impl Ground {
-    /// Starts all parts in `dir` and waits until each is ready.
+    /// Starts all parts on loopback.
     pub(crate) async fn start(dir: &Path, options: &Options) -> Result<Self> {
-        topology::ports_are_free().await?;
-        let backend = Backend::start().await?;
-        let module = match (options.gate, &options.overrides.module) {
-            (true, Some(module)) => Some(module.clone()),
-            (true, None) => Some(topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?),
-            (false, _) => None,
-        };
-        let bootstrap = envoy::Config { module, overrides: &options.overrides }.write(dir)?;
-        let hc = match options.gate {
-            true => None,
-            false => Some(Hc::start(dir).await?),
-        };
-        let agent =
-            Agent::start(dir, &bootstrap, options.concurrency, options.termination_drain, options.drain_time).await?;
-        let balancer = match balancer(dir, options.check_inter_ms).await {
+        Self::on(&Network::Loopback, dir, options).await
+    }
+
+    /// Starts all parts in `dir` and waits until each is ready.
+    pub(crate) async fn on(network: &Network, dir: &Path, options: &Options) -> Result<Self> {
+        network.is_free().await?;
+        let application = network.application();
+        let backend = Backend::start(application)?;
+        let gateway = Gateway::start(dir, network.pod(0), application.address, options).await?;
+        let pods = std::slice::from_ref(&gateway.pod);
+        let balancer = match balancer(network, dir, pods, 1, options).await {
             Ok(balancer) => balancer,
             Err(error) => {
                 // While Envoy can still be asked.
-                diagnostics::collect(dir, diagnostics::FAILED).await;
+                diagnostics::collect(&gateway.pod, Api::default(), dir, diagnostics::FAILED).await;
                 return Err(error);
             }
         };
-        Ok(Self { _balancer: balancer, agent, _hc: hc, backend })
+        Ok(Self { balancer, gateway, backend })
+    }
+
+    /// The balancer's runtime API.
+    pub(crate) fn api(&self) -> Api {
+        self.balancer.as_ref().map(|balancer| balancer.api).unwrap_or_default()
     }
 }
 
-async fn balancer(dir: &Path, check_inter_ms: Option<u64>) -> Result<Option<Balancer>> {
-    match check_inter_ms {
-        Some(inter) => {
-            healthy().await?;
-            Ok(Some(Balancer::start(dir, inter).await?))
-        }
-        None => Ok(None),
+/// Starts the balancer for `pods`, of which the first `running` answer already; None if the options want none.
+pub(crate) async fn balancer(
+    network: &Network,
+    dir: &Path,
+    pods: &[Pod],
+    running: usize,
+    options: &Options,
+) -> Result<Option<Balancer>> {
+    let Some(inter_ms) = options.check_inter_ms else { return Ok(None) };
+    for pod in pods.iter().take(running) {
+        healthy(pod, options.answers.readiness()).await?;
     }
+    let setup = Setup {
+        front: network.front(),
+        host: network.balancer(),
+        servers: pods,
+        running,
+        check: options.answers.check(),
+        inter_ms,
+        shutdown_sessions: options.shutdown_sessions,
+    };
+    Ok(Some(Balancer::start(dir, &setup).await?))
 }
 
-/// Waits until the health port answers 200, whoever answers there.
-pub(crate) async fn healthy() -> Result<()> {
-    // The operator's address, not the probe's: one question does not make a prober of it.
-    let client = Client::new(topology::OPERATOR, Duration::from_secs(1));
+/// Waits until the gate of the only pod on loopback answers 200.
+pub(crate) async fn gate_answers() -> Result<()> {
+    healthy(&Pod::only(), Answers::Gate.readiness()).await
+}
+
+/// Waits until the pod answers the balancer's question with 200, whoever answers there.
+pub(crate) async fn healthy(pod: &Pod, check: Check) -> Result<()> {
+    // From the operator's address: what asks here is not to be taken for a prober.
+    let client = Client::on(pod.operator(), Duration::from_secs(1));
+    let at = std::net::SocketAddr::new(pod.outside, check.port);
     let mut last = String::new();
     let answered = async || {
-        match client.get(topology::local(topology::HEALTH), "/health").await {
+        match client.get(at, check.path).await {
             Ok(answer) if answer.status == 200 => return Some(()),
             Ok(answer) => last = format!("{} {}", answer.status, answer.body.trim()),
             Err(failure) => last = failure.to_string(),

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,10 +15,10 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
 
+use crate::balancer_checks;
 use crate::http::AbortOnDrop;
-use crate::topology;
+use crate::network::Pod;
 use crate::watch::lock;
 
 /// A running stand-in; it ends when dropped.
@@ -35,16 +35,19 @@ enum State {
 }
 
 impl Hc {
-    /// Starts answering; transitions are written to `hc.log` in `dir`.
-    pub(crate) async fn start(dir: &Path) -> Result<Self> {
+    /// Starts answering; transitions are written to `hc.log` in `dir`, checks to [`balancer_checks::FILE`].
+    pub(crate) fn start(pod: &Pod, dir: &Path) -> Result<Self> {
         let log = Arc::new(File::create(dir.join("hc.log")).context("cannot write hc.log")?);
-        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, topology::HEALTH));
-        let listener = TcpListener::bind(address).await.context("the hc stand-in cannot listen")?;
+        let checks = Arc::new(File::create(dir.join(balancer_checks::FILE)).context("cannot write the checks' log")?);
+        let listener = pod.site.listen(pod.health()).context("the hc stand-in cannot listen")?;
         let state = Arc::new(Mutex::new(State::Open));
         let task = tokio::spawn(async move {
-            while let Ok((stream, _peer)) = listener.accept().await {
-                let (state, log) = (Arc::clone(&state), Arc::clone(&log));
+            while let Ok((stream, peer)) = listener.accept().await {
+                let (state, log, checks) = (Arc::clone(&state), Arc::clone(&log), Arc::clone(&checks));
                 let service = service_fn(move |request: Request<Incoming>| {
+                    if request.uri().path() == balancer_checks::PATH {
+                        note_check(&checks, peer);
+                    }
                     let mut state = lock(&state);
                     let before = *state;
                     let answer = answer(&mut state, request.method(), request.uri().path());
@@ -68,7 +71,7 @@ impl Hc {
 fn answer(state: &mut State, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let before = *state;
     let status = match (method, path) {
-        (&Method::GET | &Method::HEAD, "/health_check.html") => match before {
+        (&Method::GET | &Method::HEAD, balancer_checks::PATH) => match before {
             State::Open | State::Draining => 200,
             State::Closing | State::Closed => 503,
         },
@@ -101,6 +104,18 @@ fn note(mut log: &File, from: State, to: State) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if let Err(error) = writeln!(log, "{:.3} event=transition from={from:?} to={to:?}", now.as_secs_f64()) {
         eprintln!("hc.log: {error}");
+    }
+}
+
+/// One line per check.
+fn note_check(mut log: &File, peer: SocketAddr) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let line = balancer_checks::Line { at: format!("{:.6}", now.as_secs_f64()), from: peer.ip().to_string() };
+    // In one write: checks come on connections of their own, at the same time.
+    let written = serde_json::to_string(&line).map_err(std::io::Error::from);
+    let written = written.and_then(|line| log.write_all(format!("{line}\n").as_bytes()));
+    if let Err(error) = written {
+        eprintln!("{}: {error}", balancer_checks::FILE);
     }
 }
 

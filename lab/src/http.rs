@@ -10,13 +10,15 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::network::{Host, Site};
+
 /// How long a connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// A client with a source address of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Client {
-    from: IpAddr,
+    from: Host,
     timeout: Duration,
 }
 
@@ -37,7 +39,12 @@ pub(crate) enum Failure {
 }
 
 impl Client {
+    /// A client on this machine.
     pub(crate) fn new(from: IpAddr, timeout: Duration) -> Self {
+        Self::on(Host { site: Site::default(), address: from }, timeout)
+    }
+
+    pub(crate) fn on(from: Host, timeout: Duration) -> Self {
         Self { from, timeout }
     }
 
@@ -58,8 +65,8 @@ impl Client {
     }
 
     async fn exchange(&self, to: SocketAddr, method: &str, path: &str, body: &str) -> Result<Answer, Failure> {
-        let socket = TcpSocket::new_v4().map_err(broken)?;
-        socket.bind(SocketAddr::new(self.from, 0)).map_err(broken)?;
+        let socket = self.from.site.socket().map_err(broken)?;
+        socket.bind(self.from.at(0)).map_err(broken)?;
         let stream = connect(socket, to).await.map_err(|error| match error.kind() == ErrorKind::ConnectionRefused {
             true => Failure::Refused,
             false => broken(error),

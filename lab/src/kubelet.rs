@@ -9,7 +9,10 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Command;
 
 use crate::agent::Agent;
+use crate::ground::Gateway;
+use crate::mode::Mode;
 use crate::process::Process;
+use crate::scenario::Scale;
 use crate::story::Story;
 use crate::timeline::Clock;
 
@@ -30,8 +33,28 @@ pub(crate) struct Deletion {
     pub(crate) killed: bool,
 }
 
-/// Deletes the pod; returns when its container is gone.
+/// Deletes the pod as its mode wants it; returns when its container is gone.
 pub(crate) async fn delete(
+    mode: Mode,
+    times: &Scale,
+    gateway: &mut Gateway,
+    clock: Clock,
+    story: &Story,
+) -> Result<Deletion> {
+    let grace = Duration::from_secs(u64::from(times.grace_s));
+    match mode.pre_stop(times, &gateway.pod)? {
+        Some(pre_stop) => delete_with(pre_stop, &mut gateway.agent, grace, clock, story).await,
+        None => {
+            story.tell("kubelet: pod deleted, no preStop, SIGTERM");
+            let (deleted_s, pre_stop_output) = (clock.now(), Vec::new());
+            let (gone_s, killed) = terminate(&mut gateway.agent, grace, clock, story).await;
+            Ok(Deletion { deleted_s, pre_stop_exit: None, pre_stop_output, sigterm_s: deleted_s, gone_s, killed })
+        }
+    }
+}
+
+/// Deletes the pod with that preStop command.
+pub(crate) async fn delete_with(
     mut pre_stop: Command,
     agent: &mut Agent,
     grace: Duration,
@@ -61,17 +84,22 @@ pub(crate) async fn delete(
         Some(code) => format!("kubelet: preStop exited {code}, SIGTERM"),
         None => "kubelet: preStop ran out of the grace period, SIGTERM".to_owned(),
     });
+    let left = grace.saturating_sub(Duration::from_secs_f64((sigterm_s - deleted_s).max(0.0)));
+    let (gone_s, killed) = terminate(agent, left, clock, story).await;
+    Ok(Deletion { deleted_s, pre_stop_exit, pre_stop_output, sigterm_s, gone_s, killed })
+}
+
+/// SIGTERM, and SIGKILL when the grace period is over; when the container was gone, and whether it had to be killed.
+async fn terminate(agent: &mut Agent, left: Duration, clock: Clock, story: &Story) -> (f64, bool) {
     agent.process.terminate();
-    let left = grace.saturating_sub(Duration::from_secs_f64((sigterm_s - deleted_s).max(0.0))).max(MINIMUM_GRACE);
-    let killed = agent.process.exit(left).await.is_none();
+    let killed = agent.process.exit(left.max(MINIMUM_GRACE)).await.is_none();
     if killed {
         story.tell("kubelet: grace period over, SIGKILL");
         agent.process.kill();
         agent.process.exit(MINIMUM_GRACE).await;
     }
-    let gone_s = clock.now();
     story.tell("kubelet: container gone");
-    Ok(Deletion { deleted_s, pre_stop_exit, pre_stop_output, sigterm_s, gone_s, killed })
+    (clock.now(), killed)
 }
 
 /// Tells each line of the hook's output as it comes.

@@ -3,8 +3,11 @@
 
 mod agent;
 mod backend;
+mod balancer_checks;
 mod bench;
+mod capture;
 mod cases;
+mod chaos;
 mod chart;
 mod checks;
 mod control;
@@ -12,6 +15,8 @@ mod curl;
 mod demo;
 mod diagnostics;
 mod envoy;
+mod evidence;
+mod fate;
 mod flip;
 mod foreign;
 mod gate;
@@ -21,12 +26,18 @@ mod hc;
 mod http;
 mod kubelet;
 mod manifest;
+mod matrix;
 mod mode;
+mod network;
 mod observe;
+mod oracle;
 mod out;
+mod page;
+mod played;
 mod process;
 mod report;
 mod rollcall;
+mod rollout;
 mod run;
 mod scenario;
 mod soak;
@@ -34,13 +45,16 @@ mod soak_drain;
 mod story;
 mod timeline;
 mod topology;
+mod traffic;
 mod verdict;
 mod wait;
+mod wall;
 mod watch;
 mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -49,6 +63,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::curl::Protocol;
 use crate::foreign::{CURL, ENVOY, HAPROXY, Program};
 use crate::mode::Mode;
+use crate::network::Network;
 
 /// Shows on one machine what a pod's deletion does to requests under way.
 ///
@@ -57,6 +72,9 @@ use crate::mode::Mode;
 #[derive(Parser)]
 #[command(name = "softclose-lab", version, max_term_width = 100)]
 struct Cli {
+    /// Envoy of this version, as `./run envoy VERSION` fetches it, instead of ENVOY_BIN
+    #[arg(long, global = true, value_name = "VERSION")]
+    envoy: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -77,6 +95,19 @@ enum Command {
         #[command(flatten)]
         options: Options,
     },
+    /// One scenario in one mode, again and again: each run's failures, and the bound that so many runs allow
+    Soak {
+        /// How many runs
+        runs: u32,
+        /// Name of a file in testdata/scenarios
+        scenario: String,
+        #[arg(long, default_value = "softclose")]
+        mode: Mode,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Modes x scenarios: what each loses, how long a pod takes to leave, and how much of that is wasted
+    Matrix(matrix::Args),
     /// How long the flip takes after the last request, by the gate's own stamps and from outside
     Flip {
         /// Drains in mode softclose
@@ -116,6 +147,19 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// A pod's deletion with a fault in it, each by its name: what the client saw, what the preStop command said
+    Chaos {
+        /// Those whose names begin so [default: all]
+        names: Vec<String>,
+        /// Names them and runs none
+        #[arg(long)]
+        list: bool,
+        /// Only the short list, for each change
+        #[arg(long)]
+        quick: bool,
+        #[command(flatten)]
+        place: Place,
+    },
     /// What the filter costs: CPU per request against no filter and others, memory per worker, latency of flip and wake
     Bench(bench::Args),
     /// Load, clients that go away and drain after drain; at the end nothing may be left over
@@ -126,6 +170,8 @@ enum Command {
         #[arg(required = true)]
         events: Vec<PathBuf>,
     },
+    /// Runs that lie in a folder as one HTML page
+    Report(page::Args),
     /// The stand-in for Istio's agent
     #[command(hide = true)]
     PilotAgent(agent::Args),
@@ -137,12 +183,19 @@ pub(crate) struct Options {
     /// The field's times instead of a quarter of them
     #[arg(long)]
     full: bool,
-    /// The clients' protocols
-    #[arg(long, default_value = "both")]
-    http: Http,
+    /// The clients' protocols [default: the scenario's, or both]
+    #[arg(long)]
+    http: Option<Http>,
     /// Envoy's worker threads
     #[arg(long, default_value_t = 2)]
     concurrency: u16,
+    /// Mode nlb-recipe: seconds from the deletion until the load balancer sends the pod nothing new. AWS names no figure;
+    /// users report 30 to 180
+    #[arg(long, default_value_t = mode::NLB_LAG.as_secs())]
+    nlb_lag: u64,
+    /// Where it runs [default: namespaces as root, loopback as anybody else]
+    #[arg(long)]
+    ground: Option<network::Kind>,
     #[command(flatten)]
     place: Place,
 }
@@ -166,7 +219,11 @@ impl Command {
     /// Programs of others without which nothing of the command works.
     fn needs(&self) -> &'static [Program] {
         match self {
-            Self::Demo(_) | Self::Run { .. } => &[ENVOY, HAPROXY, CURL],
+            Self::Demo(_)
+            | Self::Run { .. }
+            | Self::Soak { .. }
+            | Self::Matrix(_)
+            | Self::Chaos { list: false, .. } => &[ENVOY, HAPROXY, CURL],
             // A case that needs a balancer says so itself.
             Self::Cases { list: false, .. }
             | Self::Flip { .. }
@@ -175,7 +232,11 @@ impl Command {
             | Self::Control { .. }
             | Self::Bench(_)
             | Self::SoakDrain(_) => &[ENVOY],
-            Self::Cases { list: true, .. } | Self::Chart { .. } | Self::PilotAgent(_) => &[],
+            Self::Cases { list: true, .. }
+            | Self::Chaos { list: true, .. }
+            | Self::Chart { .. }
+            | Self::Report(_)
+            | Self::PilotAgent(_) => &[],
         }
     }
 }
@@ -185,11 +246,42 @@ impl Options {
         if self.full { "full" } else { "scaled" }
     }
 
-    fn protocols(&self) -> Vec<Protocol> {
+    /// One run, told aloud.
+    fn plan(&self, network: Arc<Network>, scenario: &scenario::Scenario, mode: Mode) -> run::Plan {
+        let lag = std::time::Duration::from_secs(self.nlb_lag);
+        run::Plan {
+            network,
+            scenario: scenario.clone(),
+            scale: self.scale().to_owned(),
+            mode,
+            nlb_lag: if self.full { lag } else { lag / 4 },
+            protocols: self.protocols(scenario),
+            concurrency: self.concurrency,
+            number: 1,
+            aloud: true,
+        }
+    }
+
+    /// The ground that was asked for; else namespaces where they can be had, else loopback.
+    fn network(&self) -> Result<Arc<Network>> {
+        let network = match self.ground {
+            Some(kind) => Network::lay(kind)?,
+            None if !rustix::process::geteuid().is_root() => Network::Loopback,
+            None => Network::lay(network::Kind::Namespaces).unwrap_or_else(|error| {
+                println!("no network namespaces, so on loopback and without a capture: {error:#}");
+                Network::Loopback
+            }),
+        };
+        Ok(Arc::new(network))
+    }
+
+    fn protocols(&self, scenario: &scenario::Scenario) -> Vec<Protocol> {
         match self.http {
-            Http::H1 => vec![Protocol::H1],
-            Http::H2 => vec![Protocol::H2],
-            Http::Both => vec![Protocol::H1, Protocol::H2],
+            Some(Http::H1) => vec![Protocol::H1],
+            Some(Http::H2) => vec![Protocol::H2],
+            Some(Http::Both) => vec![Protocol::H1, Protocol::H2],
+            None if scenario.protocols.is_empty() => vec![Protocol::H1, Protocol::H2],
+            None => scenario.protocols.clone(),
         }
     }
 }
@@ -203,6 +295,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(error) = cli.envoy.as_deref().and_then(|version| foreign::choose_envoy(version).err()) {
+        eprintln!("softclose-lab: {error:#}");
+        return ExitCode::FAILURE;
+    }
     match runtime.block_on(interruptible(cli.command)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -221,14 +317,18 @@ async fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Demo(options) => demo::run(&options).await,
         Command::Run { scenario, mode, repeat, options } => soak::run(&scenario, mode, repeat, &options).await,
+        Command::Soak { runs, scenario, mode, options } => soak::run(&scenario, mode, runs, &options).await,
+        Command::Matrix(args) => matrix::run(&args).await,
         Command::Flip { drains, improved_drains, place } => flip::run(drains, improved_drains, &place).await,
         Command::Workers { place } => workers::run(&place).await,
         Command::Rollcall { place } => rollcall::run(&place).await,
         Command::Control { place } => control::run(&place).await,
         Command::Cases { names, list, quick, place } => cases::run(&names, list, quick, &place).await,
+        Command::Chaos { names, list, quick, place } => chaos::run(&names, list, quick, &place).await,
         Command::Bench(args) => bench::run(&args).await,
         Command::SoakDrain(args) => soak_drain::run(&args).await,
         Command::Chart { events } => draw(&events).map(|()| true),
+        Command::Report(args) => page::run(&args).map(|()| true),
         Command::PilotAgent(args) => agent::run(args).await.map(|()| true),
     }
 }

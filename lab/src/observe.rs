@@ -9,18 +9,22 @@
 //! | 5 `lb_down` | HAProxy's `show stat` |
 //! | 6 `rst` | a client whose waiting request was cut; an RST that nobody was waiting behind is not event 6 |
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::curl::Outcome;
 use crate::envoy::Admin;
-use crate::haproxy;
+use crate::ground::Answers;
+use crate::haproxy::{Api, Check};
 use crate::http::{Answer, Client, Failure};
+use crate::network::{Network, Pod};
 use crate::story::Story;
 use crate::timeline::{self, Clock, Event, Kind};
-use crate::topology;
 use crate::watch::{Change, Series, Watch};
+use crate::{topology, wait};
 
 /// The pace of looking. Event 5 within this of a client's failure cannot be told from it.
 const PACE: Duration = Duration::from_millis(20);
@@ -60,25 +64,29 @@ pub(crate) struct InFlight {
 }
 
 impl Observers {
-    pub(crate) fn start(clock: Clock, story: &Story) -> Self {
-        let health = Client::new(topology::HEALTH_PROBE, LOOK_LIMIT);
-        let readiness = Client::new(topology::READINESS_PROBE, LOOK_LIMIT);
-        let drain = Client::new(topology::DRAIN_PROBE, LOOK_LIMIT);
-        let admin = Admin::new();
-        let (health_at, status_at) = (topology::local(topology::HEALTH), topology::local(topology::STATUS));
+    /// Watches one pod, which answers the balancer like this, on that network.
+    pub(crate) fn start(network: &Network, pod: &Pod, answers: Answers, api: Api, clock: Clock, story: &Story) -> Self {
+        let probe = |address: IpAddr| Client::on(network.probe(address), LOOK_LIMIT);
+        let (health, readiness) = (probe(topology::HEALTH_PROBE), probe(topology::READINESS_PROBE));
+        let drain = probe(topology::DRAIN_PROBE);
+        let admin = Admin::of(pod);
+        let at = |check: Check| SocketAddr::new(pod.outside, check.port);
+        let (health_path, readiness_path) = (answers.check().path, answers.readiness().path);
+        let (health_at, readiness_at, status_at) = (at(answers.check()), at(answers.readiness()), pod.status());
+        let server = pod.name.clone();
         Self {
             health: Watch::start(
-                "probe of GET /health_check.html",
+                &format!("probe of GET {health_path}"),
                 PACE,
                 clock,
-                move || async move { word(health.get(health_at, "/health_check.html").await) },
+                move || async move { word(health.get(health_at, health_path).await) },
                 tell(story, "health answer"),
             ),
             readiness: Watch::start(
-                "probe of GET /health",
+                &format!("probe of GET {readiness_path}"),
                 READINESS_PACE,
                 clock,
-                move || async move { word(readiness.get(health_at, "/health").await) },
+                move || async move { word(readiness.get(readiness_at, readiness_path).await) },
                 tell(story, "readiness answer"),
             ),
             drain: Watch::start(
@@ -108,10 +116,26 @@ impl Observers {
                 "HAProxy: show stat",
                 PACE,
                 clock,
-                || async { haproxy::server().await.map_or_else(|_silent| "silent".to_owned(), |server| server.status) },
+                move || {
+                    let server = server.clone();
+                    async move {
+                        let said = api.server(&server).await;
+                        said.map_or_else(|_silent| "silent".to_owned(), |server| server.status)
+                    }
+                },
                 tell(story, "haproxy says"),
             ),
         }
+    }
+
+    /// Waits until every watch has looked once: what changes from here on is seen.
+    pub(crate) async fn have_looked(&self) -> Result<()> {
+        let all = async || {
+            let seen = self.seen();
+            let series = [&seen.health, &seen.readiness, &seen.drain, &seen.active, &seen.balancer];
+            series.iter().all(|series| series.samples > 0).then_some(())
+        };
+        wait::until("every watch has looked once", Duration::from_secs(5), all).await
     }
 
     pub(crate) fn seen(&self) -> Seen {

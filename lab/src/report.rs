@@ -1,8 +1,11 @@
 //! Tables for people.
 
+use crate::backend;
+use crate::curl::Outcome;
+use crate::rollout;
 use crate::run::Record;
 use crate::scenario::Scenario;
-use crate::timeline::Kind;
+use crate::timeline::{Event, Kind};
 
 /// Lays rows out in columns; the first row is the head.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
@@ -23,7 +26,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
 
 /// The scenario table: a row for each client of each run, the field's figure beside it.
 pub(crate) fn scenario_table(scenario: &Scenario, records: &[Record]) -> String {
-    let head = ["mode", "proto", "status", "seconds", "curl", "bytes", "events in order", "in flight at 5", "verdict"];
+    let head = ["mode", "proto", "status", "seconds", "curl", "answer", "events in order", "in flight at 5", "verdict"];
     let mut rows = vec![head.iter().map(ToString::to_string).chain(["in the field".to_owned()]).collect::<Vec<_>>()];
     for record in records {
         for (index, client) in record.clients.iter().enumerate() {
@@ -35,13 +38,43 @@ pub(crate) fn scenario_table(scenario: &Scenario, records: &[Record]) -> String 
                 client.status.to_string(),
                 format!("{:.2}", client.seconds),
                 client.curl_exit.to_string(),
-                format!("{}/{}", client.answer_bytes(), client.expected_bytes),
+                answer(client),
                 once(record.order.clone()),
                 once(in_flight),
                 record.fate(client).to_owned(),
                 once(scenario.field(record.mode).to_owned()),
             ]);
         }
+    }
+    table(&rows)
+}
+
+/// How much of the answer came: chunks of a stream, else bytes.
+fn answer(client: &Outcome) -> String {
+    match backend::expected_chunks(&client.path) {
+        Some(chunks) if chunks > 1 => {
+            let each = client.expected_bytes / chunks;
+            format!("{} of {chunks} chunks", client.answer_bytes() / each.max(1))
+        }
+        Some(_) | None => format!("{}/{} bytes", client.answer_bytes(), client.expected_bytes),
+    }
+}
+
+/// A rolling restart: a row for each pod that left.
+pub(crate) fn rolling_table(scenario: &Scenario, record: &rollout::Record) -> String {
+    let head = ["mode", "pod", "events in order", "in flight at 5", "deletion to exit", "in the field"];
+    let mut rows = vec![head.iter().map(ToString::to_string).collect::<Vec<_>>()];
+    for (index, gone) in record.departures.iter().enumerate() {
+        let once = |text: &str| if index == 0 { text.to_owned() } else { String::new() };
+        let in_flight = gone.in_flight_at_lb_down.as_ref();
+        rows.push(vec![
+            once(record.mode.name()),
+            gone.pod.clone(),
+            gone.order.clone(),
+            in_flight.map_or("?".to_owned(), |active| active.downstream.to_string()),
+            format!("{:.2} s", gone.deletion.gone_s - gone.deletion.deleted_s),
+            once(scenario.field(record.mode)),
+        ]);
     }
     table(&rows)
 }
@@ -55,10 +88,10 @@ pub(crate) fn legend() -> String {
 }
 
 /// One run's events with their times and how finely each was seen.
-pub(crate) fn events_table(record: &Record) -> String {
+pub(crate) fn events_table(events: &[Event]) -> String {
     let head = ["event", "", "second", "seen within", "source"];
     let mut rows = vec![head.iter().map(ToString::to_string).collect::<Vec<_>>()];
-    for event in &record.events {
+    for event in events {
         rows.push(vec![
             event.number.to_string(),
             event.event.name().to_owned(),
@@ -71,7 +104,7 @@ pub(crate) fn events_table(record: &Record) -> String {
 }
 
 /// Median, 99th percentile and maximum of what was measured.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Quantiles {
     pub(crate) n: usize,
     pub(crate) p50: f64,

@@ -11,6 +11,7 @@ use crate::gate::{Gate, Held, health_word, text};
 use crate::ground::{self, Ground, Options};
 use crate::http::Client;
 use crate::manifest::Overrides;
+use crate::network::Pod;
 use crate::process::Process;
 use crate::timeline::Clock;
 use crate::watch::Watch;
@@ -42,7 +43,7 @@ pub(crate) async fn run(place: &Place) -> Result<bool> {
 
 async fn idle(dir: &std::path::Path, checks: &mut Checks) -> Result<()> {
     let _ground = Ground::start(dir, &Options::default()).await?;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let gate = Gate::new();
     for (what, query, limit) in [
         ("with the shipped settle of 1 s", "", SETTLE + Duration::from_secs(1)),
@@ -62,7 +63,7 @@ async fn idle(dir: &std::path::Path, checks: &mut Checks) -> Result<()> {
 async fn uncounted(dir: &std::path::Path, in_flight: usize, checks: &mut Checks) -> Result<()> {
     let overrides = Overrides { without_count: true, ..Overrides::default() };
     let ground = Ground::start(dir, &Options { overrides, ..Options::default() }).await?;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let gate = Gate::new();
     let _held = Held::start(&ground, in_flight, 120.0).await?;
     gate.command("/drain?deadline_ms=60000").await?;
@@ -89,7 +90,7 @@ async fn uncounted(dir: &std::path::Path, in_flight: usize, checks: &mut Checks)
     );
     gate.command("/reopen").await?;
 
-    if let Ok(shim) = mode::softclose_pre_stop(GRACE) {
+    if let Ok(shim) = mode::softclose_pre_stop(&Pod::only(), GRACE) {
         let mut shim = Process::start("prestop", shim, dir)?;
         let exit = shim.exit(GRACE + Duration::from_secs(2)).await.and_then(|status| status.code());
         let said = std::fs::read_to_string(dir.join("prestop.log"))?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -9,23 +10,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Visit;
 use crate::curl::{Client, Outcome, Protocol};
+use crate::evidence::{self, Leaving, Verdict, Watcher};
 use crate::foreign::{CURL, ENVOY, HAPROXY};
-use crate::ground::{Ground, Options};
+use crate::ground::{Answers, Ground, Options};
+use crate::haproxy::Api;
 use crate::kubelet::{self, Deletion};
-use crate::manifest::Overrides;
+use crate::manifest::{Edit, Overrides};
 use crate::mode::Mode;
+use crate::network::{Kind as GroundKind, Network, Pod};
 use crate::observe::{InFlight, Observers, Seen};
+use crate::oracle::requests::Request;
 use crate::scenario::{Scale, Scenario};
 use crate::story::{Line, Story};
 use crate::timeline::{self, Clock, Event};
-use crate::{diagnostics, wait};
+use crate::{balancer_checks, diagnostics, wait};
 
 /// What to run.
 #[derive(Clone)]
 pub(crate) struct Plan {
+    pub(crate) network: Arc<Network>,
     pub(crate) scenario: Scenario,
     pub(crate) scale: String,
     pub(crate) mode: Mode,
+    /// Mode nlb-recipe: from the deletion until the load balancer sends the pod nothing new.
+    pub(crate) nlb_lag: Duration,
     pub(crate) protocols: Vec<Protocol>,
     pub(crate) concurrency: u16,
     /// Which of several runs, from 1: it decides the phase of the balancer's checks.
@@ -49,6 +57,7 @@ pub(crate) struct Record {
     pub(crate) title: String,
     pub(crate) scale: String,
     pub(crate) mode: Mode,
+    pub(crate) ground: GroundKind,
     pub(crate) times: Scale,
     pub(crate) concurrency: u16,
     /// From a check of the balancer to the clients' start, as a share of the checks' interval.
@@ -65,6 +74,7 @@ pub(crate) struct Record {
     pub(crate) visits: Vec<Visit>,
     pub(crate) deletion: Deletion,
     pub(crate) seen: Seen,
+    pub(crate) oracle: Verdict,
     pub(crate) story: Vec<Line>,
 }
 
@@ -79,44 +89,46 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> Result<Record> {
 
 async fn play(plan: &Plan, dir: &Path) -> Result<Record> {
     let times = plan.scenario.scale(&plan.scale)?.clone();
-    let options = Options {
-        gate: plan.mode.has_gate(),
-        overrides: Overrides::default(),
-        concurrency: plan.concurrency,
-        termination_drain: Duration::from_secs_f64(times.termination_drain_s),
-        check_inter_ms: Some(times.check_inter_ms),
-        ..Options::default()
-    };
-    let mut ground = Ground::start(dir, &options).await?;
-    diagnostics::collect(dir, "before").await;
+    let mut ground = Ground::on(&plan.network, dir, &options(plan.mode, &times, plan.concurrency)).await?;
+    let (pod, api) = (ground.gateway.pod.clone(), ground.api());
+    diagnostics::collect(&pod, api, dir, "before").await;
     let played = scene(plan, times, &mut ground, dir).await;
     // While everybody can still be asked.
-    diagnostics::collect(dir, if played.is_ok() { "after" } else { diagnostics::FAILED }).await;
+    diagnostics::collect(&pod, api, dir, if played.is_ok() { "after" } else { diagnostics::FAILED }).await;
     played
+}
+
+/// Gateways and balancer of a mode.
+pub(crate) fn options(mode: Mode, times: &Scale, concurrency: u16) -> Options {
+    // The stand-in logs its checks by itself, and the other listeners always do.
+    let listeners = if mode.answers() == Answers::Gate { vec![balancer_checks::logged as Edit] } else { Vec::new() };
+    Options {
+        answers: mode.answers(),
+        overrides: Overrides { listeners, ..Overrides::default() },
+        concurrency,
+        exit: mode.exit(times),
+        check_inter_ms: Some(times.check_inter_ms),
+        shutdown_sessions: mode.shutdown_sessions(),
+        ..Options::default()
+    }
 }
 
 /// What happens on the ground.
 async fn scene(plan: &Plan, times: Scale, ground: &mut Ground, dir: &Path) -> Result<Record> {
-    // The balancer's start waited for a check, so this is counted from one.
-    let phase = plan.check_phase();
-    let inter = Duration::from_millis(times.check_inter_ms);
-    wait::pace_until(Instant::now() + inter.mul_f64(phase)).await;
+    let phase = check_phase(plan, &times).await;
     let clock = Clock::start();
+    let watcher = Watcher::start(&plan.network, dir, clock).await?;
     let story = Story::start(clock, plan.aloud);
-    let observers = Observers::start(clock, &story);
-    let all_looking = async || {
-        let seen = observers.seen();
-        let ready = seen.health.samples > 0 && seen.active.samples > 0 && seen.balancer.samples > 0;
-        ready.then_some(())
-    };
-    wait::until("every watch has looked once", Duration::from_secs(5), all_looking).await?;
+    let (pod, api) = (ground.gateway.pod.clone(), ground.api());
+    let observers = Observers::start(&plan.network, &pod, plan.mode.answers(), api, clock, &story);
+    observers.have_looked().await?;
 
     let limit = Duration::from_secs(u64::from(times.grace_s) + 30);
     let started_s = clock.now();
     let mut clients = Vec::new();
     for protocol in &plan.protocols {
         let id = format!("{}-{}", plan.scenario.name.to_lowercase(), protocol.name());
-        clients.push(Client::start(dir, &id, *protocol, &times.request, limit, clock)?);
+        clients.push(Client::start(&plan.network, dir, &id, *protocol, &times.request, limit, clock)?);
     }
     story.tell(format!("clients ask for {}", times.request));
     let outcomes = async {
@@ -138,9 +150,10 @@ async fn scene(plan: &Plan, times: Scale, ground: &mut Ground, dir: &Path) -> Re
     };
     let deletion = async {
         wait::pace_until(clock.at(started_s + times.delete_at_s)).await;
-        let pre_stop = plan.mode.pre_stop(&times)?;
-        let grace = Duration::from_secs(u64::from(times.grace_s));
-        kubelet::delete(pre_stop, &mut ground.agent, grace, clock, &story).await
+        let deletion = kubelet::delete(plan.mode, &times, &mut ground.gateway, clock, &story);
+        let deregistration = deregister(plan.mode, plan.nlb_lag, &pod, api, &story);
+        let (deletion, ()) = tokio::try_join!(deletion, deregistration)?;
+        anyhow::Ok(deletion)
     };
     let (outcomes, deletion) = tokio::try_join!(outcomes, deletion)?;
     // In every mode the balancer has noticed by now, or does so when its next checks are refused.
@@ -150,12 +163,25 @@ async fn scene(plan: &Plan, times: Scale, ground: &mut Ground, dir: &Path) -> Re
 
     let seen = observers.seen();
     drop(observers);
+    let watched = watcher.end().await?;
     let events = seen.events(deletion.deleted_s, &outcomes);
+    let events = evidence::with_event_6(events, watched.event_6(&evidence::cuts_of_outcomes(&outcomes)));
+    let cut: Vec<String> = outcomes.iter().filter(|one| !one.whole()).map(|one| one.id.clone()).collect();
+    let leaving = Leaving {
+        deleted_s: deletion.deleted_s,
+        under_load: false,
+        requests: outcomes.iter().map(Request::of_outcome).collect(),
+        events: &events,
+        cut: &cut,
+    };
+    let oracle = evidence::judge(plan.mode, &times, &plan.network, &watched.wall, dir, &leaving)?;
     Ok(Record {
         scenario: plan.scenario.name.clone(),
         title: plan.scenario.title.clone(),
         scale: plan.scale.clone(),
         mode: plan.mode,
+        ground: plan.network.kind(),
+        oracle,
         times,
         concurrency: plan.concurrency,
         check_phase: phase,
@@ -171,13 +197,29 @@ async fn scene(plan: &Plan, times: Scale, ground: &mut Ground, dir: &Path) -> Re
     })
 }
 
+/// Lets the run begin at its own moment between two checks of the balancer, whose start waited for one; the phase.
+pub(crate) async fn check_phase(plan: &Plan, times: &Scale) -> f64 {
+    let phase = plan.check_phase();
+    wait::pace_until(Instant::now() + Duration::from_millis(times.check_inter_ms).mul_f64(phase)).await;
+    phase
+}
+
+/// Tells the balancer itself to send the pod nothing new, as a controller of the cloud's does, if that is part of the mode.
+pub(crate) async fn deregister(mode: Mode, lag: Duration, pod: &Pod, api: Api, story: &Story) -> Result<()> {
+    let Some(lag) = mode.deregistered_after(lag) else { return Ok(()) };
+    wait::pace_until(Instant::now() + lag).await;
+    let answer = api.ask(&format!("set server istio-http-backend/{} state drain", pod.name)).await?;
+    story.tell(format!("load balancer: {} deregistered {}", pod.name, answer.trim()));
+    Ok(())
+}
+
 /// A line is told when it is known, which may be later than what it tells.
-fn in_order(mut lines: Vec<Line>) -> Vec<Line> {
+pub(crate) fn in_order(mut lines: Vec<Line>) -> Vec<Line> {
     lines.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     lines
 }
 
-async fn versions() -> BTreeMap<String, String> {
+pub(crate) async fn versions() -> BTreeMap<String, String> {
     let mut versions = BTreeMap::new();
     for program in [ENVOY, HAPROXY, CURL] {
         let output = tokio::process::Command::new(program.path()).arg(program.version_flag).output().await;

@@ -1,66 +1,46 @@
 //! `softclose-lab run`: one scenario in one mode, once or many times, with the bound that so many runs allow.
 
-use std::path::Path;
-
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::mode::Mode;
-use crate::run::{self, Plan, Record};
+use crate::played::Played;
+use crate::run::Plan;
 use crate::scenario::Scenario;
-use crate::{Options, chart, report, verdict};
+use crate::{Options, report, traffic};
 
-/// A run is repeated this often at most when its ground failed.
-const GROUND_RETRIES: u32 = 3;
 /// More ground failures than this share, and the machine is not fit for the lab.
 const GROUND_LIMIT: f64 = 0.05;
-
-/// Runs until the ground held; with the record, how often it did not.
-pub(crate) async fn grounded_run(plan: &Plan, dir: &Path) -> Result<(Record, u32)> {
-    for failed in 0..=GROUND_RETRIES {
-        let dir = match failed {
-            0 => dir.to_path_buf(),
-            again => dir.with_extension(format!("rerun-{again}")),
-        };
-        let record = run::run(plan, &dir).await?;
-        std::fs::write(dir.join("timeline.svg"), chart::single(&record))?;
-        if !record.ground_failure() {
-            return Ok((record, failed));
-        }
-        println!("  ground failure (HAProxy DOWN before health failed), evidence in {}; again", dir.display());
-    }
-    bail!("the ground failed {} times in a row; is this machine very busy?", GROUND_RETRIES + 1)
-}
 
 /// True if no run lost anything (mode current: if every run showed the fault).
 pub(crate) async fn run(name: &str, mode: Mode, repeat: u32, options: &Options) -> Result<bool> {
     let scenario = Scenario::read(name)?;
     let out = options.place.folder()?;
-    let plan = Plan {
-        scenario: scenario.clone(),
-        scale: options.scale().to_owned(),
-        mode,
-        protocols: options.protocols(),
-        concurrency: options.concurrency,
-        number: 1,
-        aloud: repeat <= 1,
-    };
+    let plan = options.plan(options.network()?, &scenario, mode);
+    let plan = Plan { aloud: repeat <= 1, ..plan };
     println!("{} {}, mode {}: {}", scenario.name, options.scale(), mode.name(), mode.meaning());
     let mut tally = Tally::default();
     let mut last = None;
     for number in 1..=repeat.max(1) {
         let dir = if repeat <= 1 { out.clone() } else { out.join(format!("{number:03}")) };
-        let (record, ground_failures) = grounded_run(&Plan { number, ..plan.clone() }, &dir).await?;
-        let complaints = tally.add(&record, ground_failures);
+        let (played, ground_failures) = Played::on_firm_ground(&Plan { number, ..plan.clone() }, &dir).await?;
+        let complaints = tally.add(&played, ground_failures);
         let verdict = if complaints.is_empty() { "as promised".to_owned() } else { complaints.join("; ") };
-        println!("run {number:>3} of {repeat}: {:<12} {verdict}", record.order);
+        println!("run {number:>3} of {repeat}: {:<12} {verdict}", played.order());
         if !complaints.is_empty() {
             println!("      evidence in {}", dir.display());
         }
-        last = Some(record);
+        last = Some(played);
     }
-    if let Some(record) = last {
-        println!("\n{}", report::scenario_table(&scenario, std::slice::from_ref(&record)));
-        println!("\n{}", report::events_table(&record));
+    match last {
+        Some(Played::Single(record)) => {
+            println!("\n{}", report::scenario_table(&scenario, std::slice::from_ref(&record)));
+            println!("\n{}", report::events_table(&record.events));
+        }
+        Some(Played::Rolling(record)) => {
+            println!("\n{}", report::rolling_table(&scenario, &record));
+            println!("\n{}", traffic::table(&record.summary));
+        }
+        None => {}
     }
     println!("\n{}", tally.summary());
     println!("evidence: {}", out.display());
@@ -79,16 +59,12 @@ struct Tally {
 
 impl Tally {
     /// Counts a run in; returns what is wrong with it.
-    fn add(&mut self, record: &Record, ground_failures: u32) -> Vec<String> {
+    fn add(&mut self, played: &Played, ground_failures: u32) -> Vec<String> {
         self.runs += 1;
         self.ground_failures += ground_failures;
-        self.requests += u32::try_from(record.clients.len()).unwrap_or(u32::MAX);
-        self.failures += u32::try_from(record.failures().len()).unwrap_or(u32::MAX);
-        let complaints = match record.mode {
-            Mode::Current => verdict::missing_fault(record),
-            Mode::Improved => record.failures(),
-            Mode::Softclose => verdict::broken_promises(record),
-        };
+        self.requests += u32::try_from(played.requests()).unwrap_or(u32::MAX);
+        self.failures += u32::try_from(played.failures().len()).unwrap_or(u32::MAX);
+        let complaints = played.complaints();
         self.unfit_runs += u32::from(!complaints.is_empty());
         complaints
     }
@@ -120,13 +96,18 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Record;
     use crate::verdict::tests::{cut_by_current, kept_by};
+
+    fn single(record: Record) -> Played {
+        Played::Single(Box::new(record))
+    }
 
     #[test]
     fn twenty_good_runs_bound_the_failure_rate() {
         let mut tally = Tally::default();
         for _ in 0..20 {
-            assert!(tally.add(&kept_by(Mode::Softclose), 0).is_empty());
+            assert!(tally.add(&single(kept_by(Mode::Softclose)), 0).is_empty());
         }
         assert!(tally.passed());
         assert!(tally.summary().contains("20 requests: 0 failures, so at most 15.0 % fail"));
@@ -135,10 +116,10 @@ mod tests {
     #[test]
     fn a_soak_with_one_cut_request_fails() {
         let mut tally = Tally::default();
-        tally.add(&kept_by(Mode::Softclose), 0);
+        tally.add(&single(kept_by(Mode::Softclose)), 0);
         let mut cut = cut_by_current();
         cut.mode = Mode::Softclose;
-        assert!(!tally.add(&cut, 0).is_empty());
+        assert!(!tally.add(&single(cut), 0).is_empty());
         assert!(!tally.passed());
     }
 
@@ -146,7 +127,7 @@ mod tests {
     fn too_many_ground_failures_fail_a_soak_that_lost_nothing() {
         let mut tally = Tally::default();
         for run in 0..20 {
-            tally.add(&kept_by(Mode::Softclose), u32::from(run < 2));
+            tally.add(&single(kept_by(Mode::Softclose)), u32::from(run < 2));
         }
         assert_eq!(tally.failures, 0);
         assert!(!tally.passed());

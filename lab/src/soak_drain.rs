@@ -14,6 +14,8 @@ use crate::bench::load;
 use crate::checks::Checks;
 use crate::envoy::Admin;
 use crate::gate::{Gate, number, text};
+use crate::haproxy::Api;
+use crate::network::{Network, Pod};
 use crate::{Place, diagnostics, topology, wait};
 
 const WORKERS: u16 = 2;
@@ -55,7 +57,7 @@ async fn soak(minutes: u32, out: &Path, checks: &mut Checks) -> Result<()> {
     let module = topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?;
     let plan = Plan { route: Route::Proxied, variant: Variant::Shipped, module: Some(module) };
     let mut gateway = Gateway::start(&[plan], WORKERS, out).await?;
-    let _slow_application = Backend::start().await?;
+    let _slow_application = Backend::start(Network::Loopback.application())?;
     let listener = gateway.listeners.first().copied().context("no listener")?;
     let memory_before = gateway.resident_mib()?;
     println!("{minutes} min: wrk, h2load (every third one killed), clients that go away, drain after drain");
@@ -72,7 +74,7 @@ async fn soak(minutes: u32, out: &Path, checks: &mut Checks) -> Result<()> {
     }
     let left_early = clients.gone();
     drop(clients);
-    diagnostics::collect(out, "end-of-load").await;
+    diagnostics::collect(&Pod::only(), Api::default(), out, "end-of-load").await;
     afterwards(&mut gateway, listener, checks).await?;
     let sum = format!(
         "{} clean, {} at their deadline, {} reopened, {} by close-lb",

@@ -89,15 +89,20 @@ pub(crate) fn artifact(variable: &str, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Fills in the `${NAME}`s of a template; a name that nobody knows is an error.
+/// Fills in the `${NAME}`s of a template, those in `more` first, the rest as for the only pod on loopback; a name that nobody
+/// knows is an error.
 pub(crate) fn fill(template: &str, run_dir: &Path, more: &[(&str, String)]) -> Result<String> {
     let mut text = template.to_owned();
+    for (name, value) in more {
+        text = text.replace(&placeholder(name), value);
+    }
     let ports = [
         ("LB_PORT", LB),
         ("LB_STATS_PORT", LB_STATS),
         ("TRAFFIC_PORT", TRAFFIC),
         ("APP_PORT", APP),
         ("ADMIN_PORT", ADMIN),
+        ("AGENT_PORT", AGENT),
         ("STATUS_PORT", STATUS),
         ("HEALTH_PORT", HEALTH),
     ];
@@ -106,10 +111,10 @@ pub(crate) fn fill(template: &str, run_dir: &Path, more: &[(&str, String)]) -> R
     }
     text = text.replace(&placeholder("RUN_DIR"), &run_dir.display().to_string());
     text = text.replace(&placeholder("CLUSTER"), CLUSTER);
-    text = text.replace(&placeholder("LB_SOURCE"), &LB_SOURCE.to_string());
-    for (name, value) in more {
-        text = text.replace(&placeholder(name), value);
+    for name in ["POD_INSIDE", "POD_OUTSIDE", "APP_ADDRESS"] {
+        text = text.replace(&placeholder(name), &loopback(1).to_string());
     }
+    text = text.replace(&placeholder("POD_NAME"), "gw");
     let left = text.lines().filter(|line| !line.trim_start().starts_with('#')).find(|line| line.contains("${"));
     match left {
         Some(line) => bail!("a name in this template line is unknown: {}", line.trim()),
@@ -152,7 +157,8 @@ mod tests {
     #[test]
     fn every_placeholder_of_the_templates_is_known() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
-        let inter = [("CHECK_INTER_MS", "500".to_owned())];
+        let inter = ["LB_ADDRESS", "CHECK_PATH", "CHECK_PORT", "CHECK_INTER_MS", "ON_MARKED_DOWN", "SERVERS"]
+            .map(|name| (name, String::new()));
         for file in ["envoy/bootstrap.yaml", "envoy/traffic-listener.yaml", "haproxy/haproxy.cfg"] {
             let text = std::fs::read_to_string(root.join(file)).unwrap();
             fill(&text, Path::new("/run"), &inter).unwrap();

@@ -40,7 +40,7 @@ pub(crate) async fn run(place: &Place) -> Result<bool> {
 
 async fn on(concurrency: u16, dir: &Path, checks: &mut Checks) -> Result<()> {
     let ground = Ground::start(dir, &Options { concurrency, ..Options::default() }).await?;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let gate = Gate::new();
     let named = |what: &str| format!("{concurrency} workers: {what}");
 

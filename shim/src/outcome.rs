@@ -29,10 +29,12 @@ pub(crate) enum Outcome {
     Distrusted {
         /// Why.
         reason: &'static str,
-        /// What Envoy's own counters said, if anything.
+        /// Requests in flight by Envoy's own counters when the balancer was told, if those said anything.
         opinion: Option<u64>,
-        /// How many may have been cut, if that can be said.
+        /// How many may have been cut since then, if that can be said.
         at_most: Option<u64>,
+        /// Requests may have been cut before that, which no counter holds any more.
+        cut_before: bool,
     },
     /// Fallback, and Envoy's counters read zero.
     FallbackClean,
@@ -65,7 +67,8 @@ impl Outcome {
     pub(crate) fn of(document: Option<&Status>, peak: u64, reopened: bool) -> Self {
         let Some((document, verdict)) = document.and_then(|document| Some((document, document.verdict.as_ref()?)))
         else {
-            return Self::distrusted("the status document was not understood", None, None);
+            let reason = "the status document was not understood";
+            return Self::Distrusted { reason, opinion: None, at_most: None, cut_before: true };
         };
         // A gate of another version keeps no account: then what was seen in passing has to do.
         let cut = document.cut_at_most;
@@ -73,18 +76,14 @@ impl Outcome {
             Verdict::Clean if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
             Verdict::Clean if reopened => Self::Reopened,
             Verdict::Clean => Self::Clean,
-            // Zero is left over from what Envoy cut, and says nothing of how many that were.
-            Verdict::SecondOpinion { distrust: DistrustReason::Cut } => {
-                Self::distrusted(DistrustReason::Cut.as_str(), None, None)
-            }
             Verdict::SecondOpinion { distrust } => {
                 // What came after that zero was counted by the same count.
                 let none_since = document.late.unwrap_or(0) == 0 && cut.unwrap_or(0) == 0;
-                Self::distrusted(distrust.as_str(), Some(0), none_since.then_some(0))
+                Self::distrusted(*distrust, Some(0), none_since.then_some(0))
             }
             // A zero that is not believed is no better when an operator acts on it.
             Verdict::Operator { active } => match document.distrust {
-                Some(distrust) => Self::distrusted(distrust.reason.as_str(), None, None),
+                Some(distrust) => Self::distrusted(distrust.reason, None, None),
                 None if *active > 0 => Self::Cut { by: "close-lb", at_most: cut.unwrap_or(peak.max(*active)) },
                 None if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
                 None if reopened => Self::Reopened,
@@ -96,13 +95,13 @@ impl Outcome {
                 Self::Cut { by: "the deadline", at_most: cut.unwrap_or(peak.max(active.unwrap_or(0))) }
             }
             Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => {
-                Self::distrusted(distrust.as_str(), *active, active.map(|active| active.max(cut.unwrap_or(0))))
+                Self::distrusted(*distrust, *active, active.map(|active| active.max(cut.unwrap_or(0))))
             }
         }
     }
 
-    fn distrusted(reason: &'static str, opinion: Option<u64>, at_most: Option<u64>) -> Self {
-        Self::Distrusted { reason, opinion, at_most }
+    fn distrusted(reason: DistrustReason, opinion: Option<u64>, at_most: Option<u64>) -> Self {
+        Self::Distrusted { reason: reason.as_str(), opinion, at_most, cut_before: reason.may_have_cut() }
     }
 
     /// Its exit code.
@@ -129,11 +128,10 @@ impl Outcome {
         match self {
             Self::Clean | Self::Reopened | Self::FallbackClean => Some(0),
             Self::Cut { at_most, .. } | Self::Late { at_most } => Some(*at_most),
+            Self::Distrusted { at_most, cut_before, .. } => at_most.filter(|_| !cut_before),
             // What was last seen is no bound: more may have come since.
             Self::EnvoyGone { .. } => None,
-            Self::Distrusted { at_most, .. }
-            | Self::FallbackUnknown { at_most, .. }
-            | Self::BudgetSpent { at_most, .. } => *at_most,
+            Self::FallbackUnknown { at_most, .. } | Self::BudgetSpent { at_most, .. } => *at_most,
         }
     }
 }
@@ -215,8 +213,15 @@ mod tests {
         assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), Some(4)), Some(Ledger), 0, false), (11, Some(4)));
         assert_eq!(outcome(fault(FaultReason::Distrust(Ledger), None), Some(Ledger), 0, false), (11, None));
         assert_eq!(outcome(Verdict::SecondOpinion { distrust: Ledger }, Some(Ledger), 0, false), (11, Some(0)));
-        let cut = DistrustReason::Cut;
-        assert_eq!(outcome(Verdict::SecondOpinion { distrust: cut }, Some(cut), 0, false), (11, None));
+    }
+
+    #[test]
+    fn what_was_cut_before_the_counters_read_zero_is_in_none_of_them() {
+        for reason in [DistrustReason::Cut, DistrustReason::Trap, DistrustReason::Unheard] {
+            assert_eq!(outcome(Verdict::SecondOpinion { distrust: reason }, Some(reason), 0, false), (11, None));
+            let fault = Verdict::Fault { reason: FaultReason::Distrust(reason), active: Some(4) };
+            assert_eq!(outcome(fault, None, 0, false), (11, None));
+        }
     }
 
     fn late(verdict: Verdict, late: u64, cut_at_most: u64) -> (u8, Option<u64>) {

@@ -16,8 +16,8 @@ fn zero_by_envoy_s_own_counters_closes_and_is_11() {
     assert_eq!(pod.gate.state(), StateName::Draining);
     pod.admin.set_stats(Some(0), 0);
     let ended = running.end().expect(11, &["the count is not to be believed (trap)", "Envoy's counters read zero"]);
-    let so =
-        "done: the count was not to be believed (trap; Envoy's own counters read zero); cut at most 0; exit code 11";
+    // What the trapped VM held was cut before Envoy's counters read zero.
+    let so = "(trap; Envoy's own counters read zero); how many were cut is not known; exit code 11";
     assert!(ended.summary().contains(so), "{ended:#?}");
     assert!(pod.agent.untouched());
 }
@@ -29,8 +29,19 @@ fn distrust_that_comes_in_mid_wait_is_met_at_once() {
     let running = pod.prestop("30s", &[]);
     wait_until("it waits", || pod.gate.seen("/wait") == 1);
     pod.gate.distrust(DistrustReason::Ledger);
-    let ended = running.end().expect(11, &["(ledger; Envoy's own counters read zero)"]);
+    pod.gate.set_active(0);
+    let ended = running.end().expect(11, &["(ledger; Envoy's own counters read zero); cut at most 0"]);
     assert!(ended.took < Duration::from_secs(5), "{ended:#?}");
+}
+
+#[test]
+fn a_count_in_doubt_that_never_reads_zero_leaves_open_how_many_were_cut() {
+    let pod = Pod::new();
+    pod.gate.set_active(1);
+    let running = pod.prestop("30s", &[]);
+    wait_until("it waits", || pod.gate.seen("/wait") == 1);
+    pod.gate.distrust(DistrustReason::Ledger);
+    running.end().expect(11, &["(ledger; Envoy's own counters read zero); how many were cut is not known"]);
 }
 
 #[test]
@@ -70,4 +81,18 @@ fn an_operator_s_close_lb_on_a_count_in_doubt_is_not_called_clean() {
     wait_until("it waits", || pod.gate.seen("/wait") >= 1);
     pod.gate.input(&softclose_fsm::Input::CloseLb);
     running.end().expect(11, &["not to be believed (trap"]);
+}
+
+#[test]
+fn a_balancer_that_was_unheard_makes_no_zero_clean_and_says_that_the_number_is_not_known() {
+    let pod = Pod::new();
+    pod.gate.set_active(2);
+    let running = pod.prestop("30s", &[]);
+    wait_until("it waits", || pod.gate.seen("/wait") == 1);
+    pod.gate.distrust(DistrustReason::Unheard);
+    pod.gate.set_active(0);
+    let so = "(unheard; Envoy's own counters read zero); how many were cut is not known; exit code 11";
+    let ended = running.end().expect(11, &["the count is not to be believed (unheard)"]);
+    assert!(ended.summary().contains(so), "{ended:#?}");
+    assert!(pod.agent.untouched());
 }

@@ -73,13 +73,13 @@ fn health_first_the_deadline_with_requests_in_flight_is_10() {
 #[test]
 fn health_first_a_count_in_doubt_gets_its_second_opinion() {
     let pod = Pod::new();
-    pod.gate.distrust(DistrustReason::Trap);
+    pod.gate.distrust(DistrustReason::Ledger);
     pod.admin.set_stats(Some(2), 2);
     let running = nlb(&pod, "30s", &[]);
     wait_until("the opinion is brought", || pod.gate.seen("/observe?active=2") >= 1);
     assert_eq!(pod.gate.state(), StateName::Closing);
     pod.admin.set_stats(Some(0), 0);
-    running.end().expect(11, &["(trap; Envoy's own counters read zero); cut at most 0; exit code 11"]);
+    running.end().expect(11, &["(ledger; Envoy's own counters read zero); cut at most 0; exit code 11"]);
 }
 
 #[test]

@@ -23,4 +23,5 @@ mod odd;
 mod presets;
 mod races;
 mod traps;
+mod unheard;
 mod waits;

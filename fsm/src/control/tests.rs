@@ -1,11 +1,17 @@
+#[cfg(not(target_arch = "wasm32"))]
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 use std::format;
 
+#[cfg(not(target_arch = "wasm32"))]
 use proptest::prelude::*;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use super::{CALLS, Call, HealthPaths, Rejection, Until, WAIT_MAX};
+#[cfg(not(target_arch = "wasm32"))]
+use super::WAIT_MAX;
+use super::{CALLS, Call, HealthPaths, Rejection, Until};
 use crate::machine::tests::one_of_each_state;
 use crate::plan::{Plan, Preset};
 use crate::record::Path;
@@ -207,6 +213,7 @@ fn a_wait_is_answered_by_where_the_gate_stands() {
     }
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 proptest! {
     #[test]
     fn no_request_makes_the_parser_panic_or_answer_without_a_reason(

@@ -12,9 +12,9 @@ impl Record {
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let silence = || self.probers.next_silence(now);
         let candidates = match &self.state {
-            State::Open(_) | State::Closed(_) | State::Fault(Fault { may_exit: true, .. }) => [None; 4],
+            State::Open(_) | State::Closed(_) | State::Fault(Fault { may_exit: true, .. }) => [None; 5],
             State::Closing(Closing { quest: None, .. }) | State::Fault(_) => {
-                [self.told_enough(now), silence(), None, None]
+                [self.told_enough(now), silence(), None, None, None]
             }
             State::Draining(_) | State::Closing(_) => {
                 let quest = self.quest();
@@ -24,10 +24,19 @@ impl Record {
                 let idle = quest.and_then(|quest| quest.zero_since).map(|zero| self.idle_from(zero, due));
                 let ends = idle.zip(self.told_enough(now)).map(|(idle, told)| idle.max(told));
                 let silence = if self.waits_for_probers() { silence() } else { None };
-                [deadline, Some(self.state.since().after(ROLL_CALL_WAIT)), ends, silence]
+                [deadline, Some(self.state.since().after(ROLL_CALL_WAIT)), ends, silence, self.unheard_from()]
             }
         };
         candidates.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// From when on a balancer counts as unheard in this state, if nobody asks until then; none outside DRAINING: a balancer that
+    /// was told 503 is free to cut.
+    pub(super) fn unheard_from(&self) -> Option<Instant> {
+        match &self.state {
+            State::Draining(draining) => self.probers.unheard_from(draining.plan.fall),
+            State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => None,
+        }
     }
 
     /// When a zero that began at `zero_since` is taken for idle; past the deadline (`due`) at once.

@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use std::format;
 
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use super::{OPINION_LASTS, Step, step};
 use crate::CONFIRM;
 use crate::effect::{Counter, Effect};
@@ -17,10 +20,14 @@ use crate::state::{FaultReason, StateName, Verdict};
 use crate::time::Instant;
 
 mod order;
+// Random inputs stay native: their crate asks the system for randomness.
+#[cfg(not(target_arch = "wasm32"))]
 mod properties;
 mod soft;
 mod truth;
+mod unheard;
 
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use properties::any_record;
 
 const START: Instant = Instant::from_micros(1_000_000_000);
@@ -352,9 +359,12 @@ fn a_lasting_reason_replaces_a_missing_answer_and_not_the_other_way_round() {
 
 #[test]
 fn a_new_drain_takes_a_new_roll_call_but_keeps_a_lasting_distrust() {
-    for (reason, kept) in
-        [(DistrustReason::RollCall, false), (DistrustReason::Cut, false), (DistrustReason::Trap, true)]
-    {
+    for (reason, kept) in [
+        (DistrustReason::RollCall, false),
+        (DistrustReason::Cut, false),
+        (DistrustReason::Unheard, false),
+        (DistrustReason::Trap, true),
+    ] {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
         let record = after(&record, START, idle(), Input::Drain(plan(&[])));
         assert_eq!(record.distrust.is_some(), kept, "{reason:?}");

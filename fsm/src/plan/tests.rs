@@ -1,6 +1,9 @@
 use alloc::string::ToString;
 use core::time::Duration;
 
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use super::{Arrivals, Deflection, FieldError, Order, Plan, Preset};
 use crate::state::StateName;
 

@@ -1,6 +1,9 @@
 use alloc::string::ToString;
 use core::time::Duration;
 
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use super::{PROBERS_MAX, Prober, Probers, SILENT_INTERVALS, SLOWEST};
 use crate::plan::{Plan, Preset};
 use crate::time::Instant;
@@ -218,4 +221,57 @@ fn the_plan_bounds_the_hold_on_both_sides() {
     assert_eq!(probers.hold_over(START, &longer, at(1_000)), at(7_000));
     let shorter = plan().with([("hold_max_ms", "700")]).unwrap();
     assert_eq!(probers.hold_over(START, &shorter, at(1_000)), at(700));
+}
+
+/// What a drain that begins at the last of these (in milliseconds) takes for the pace, in milliseconds.
+fn pace_after(asked: &[u64]) -> Option<u64> {
+    let mut probers = Probers::default();
+    for when in asked {
+        probers.asked("10.0.0.1", at(*when));
+    }
+    probers.expect(at(*asked.last().unwrap()));
+    only(&probers).pace_us.map(|pace| pace / 1_000)
+}
+
+#[test]
+fn a_pace_is_that_of_the_newest_gaps_whatever_one_of_them_was() {
+    assert_eq!(pace_after(&[0, 1_000, 2_000]), None, "not steady yet");
+    assert_eq!(pace_after(&[0, 1_000, 2_000, 3_000]), Some(1_000));
+    assert_eq!(pace_after(&[0, 1_000, 2_000, 3_000, 7_000]), Some(1_000), "one lost check, or an outage");
+    assert_eq!(pace_after(&[0, 1_000, 2_000, 3_000, 3_001, 3_002, 3_003]), Some(1_000), "quick ones");
+    // Two balancers behind one address, and three.
+    assert_eq!(pace_after(&[0, 900, 1_000, 1_900, 2_000, 2_900, 3_000]), Some(900));
+    assert_eq!(pace_after(&[0, 200, 400, 1_000, 1_200, 1_400, 2_000, 2_200, 2_400]), Some(600));
+    // Nine gaps of a new pace leave nothing of the old one.
+    let slow_then_fast: std::vec::Vec<u64> =
+        (0..9).map(|turn| turn * 2_000).chain((1..=9).map(|turn| 16_000 + turn * 500)).collect();
+    assert_eq!(pace_after(&slow_then_fast), Some(500));
+}
+
+#[test]
+fn one_whose_pace_is_near_the_slowest_stays_expected() {
+    let mut probers = Probers::default();
+    for turn in (0..=3).rev() {
+        probers.asked("10.0.0.1", Instant::from_micros(START.as_micros() - turn * 290_000_000));
+    }
+    probers.expect(START);
+    let late = START.after(SLOWEST).after(MICROSECOND);
+    probers.asked("10.0.0.1", late);
+    assert!(!only(&probers).known());
+    assert_eq!(probers.unheard_from(2), Some(late.after(Duration::from_millis(435_000)).after(MICROSECOND)));
+}
+
+#[test]
+fn somebody_who_looks_in_a_loop_is_no_balancer() {
+    let mut probers = Probers::default();
+    for (interval, expected) in [(99_999, false), (100_000, true), (100_001, true)] {
+        let address = interval.to_string();
+        let turn = |turn: u64| START.after(Duration::from_micros(turn * interval));
+        for when in (0..5).map(turn) {
+            probers.asked(&address, when);
+        }
+        probers.expect(turn(4));
+        assert_eq!(probers.unheard_from(2).is_some(), expected, "{interval}");
+        probers = Probers::default();
+    }
 }

@@ -121,7 +121,7 @@ impl Gateway {
         let waited = wait::until("Envoy is LIVE", START_LIMIT, up).await;
         waited.flatten().with_context(|| format!("Envoy did not start, {}", log_ends(dir, "envoy")))?;
         if gate_is_there {
-            crate::ground::healthy().await?;
+            crate::ground::gate_answers().await?;
         }
         Ok(Self { envoy, _application: application, listeners })
     }

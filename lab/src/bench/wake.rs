@@ -48,7 +48,7 @@ struct Sample {
 
 pub(crate) async fn measure(drains: u32, dir: &Path) -> Result<Wake> {
     let _ground = Ground::start(dir, &Options { concurrency: WORKERS, ..Options::default() }).await?;
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     println!("flip and wake: {drains} drains with one request in flight and {WAITERS} waits held");
     let (mut samples, mut missed) = (Vec::new(), 0);
     while samples.len() < drains as usize {

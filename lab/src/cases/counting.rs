@@ -320,8 +320,8 @@ pub(crate) async fn reuse_while_leaving(scene: &mut Scene) -> Result<()> {
     // So steady a trickle never settles: the drain lasts until its deadline, which comes soon by this grace.
     let mut pre_stop = scene.pre_stop("prestop", Duration::from_secs(22))?;
     let code = pre_stop.exit(Duration::from_secs(60)).await.and_then(|status| status.code());
-    scene.ground()?.agent.process.terminate();
-    let ended = scene.ground()?.agent.process.exit(LIMIT).await;
+    scene.ground()?.gateway.agent.process.terminate();
+    let ended = scene.ground()?.gateway.agent.process.exit(LIMIT).await;
     scene.check(ended.is_some(), "kubelet's SIGTERM came after preStop", format!("{ended:?}"));
     let mut balancer = balancer;
     let seen = tokio::time::timeout(LIMIT, &mut balancer.0).await.context("the balancer never stopped")???;

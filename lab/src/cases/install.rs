@@ -12,6 +12,7 @@ use crate::gate::{Held, health_word};
 use crate::ground::{self, Options};
 use crate::http::Client;
 use crate::manifest::{Overrides, at, extension_file};
+use crate::network::{Network, Pod};
 use crate::{topology, wait};
 
 const EXTENSIONS: [&str; 2] = ["softclose-count", "softclose-gate"];
@@ -100,7 +101,13 @@ fn put_listeners(scene: &Scene, with: &Value) -> Result<()> {
 fn listeners_with_ours(scene: &Scene, module: &Path) -> Result<Value> {
     let other = scene.dir.join("with");
     std::fs::create_dir_all(&other)?;
-    envoy::Config { module: Some(module.to_owned()), overrides: &Overrides::default() }.write(&other)?;
+    envoy::Config {
+        module: Some(module.to_owned()),
+        overrides: &Overrides::default(),
+        pod: &Pod::only(),
+        application: Network::Loopback.application().address,
+    }
+    .write(&other)?;
     let text = std::fs::read_to_string(other.join(envoy::LISTENERS_FILE))?;
     // Extensions are discovered in the folder of the gateway that runs.
     let text = text.replace(&format!("{}/", other.display()), &format!("{}/", scene.dir.display()));
@@ -159,7 +166,7 @@ async fn flows(scene: &mut Scene, when: &str) {
 }
 
 async fn counts_and_drains(scene: &mut Scene) -> Result<()> {
-    ground::healthy().await?;
+    ground::gate_answers().await?;
     let held = Held::start(scene.ground()?, 4, 60.0).await?;
     scene.counts(4, "held").await?;
     scene.gate.command("/drain?settle_ms=0&deadline_ms=60000").await?;

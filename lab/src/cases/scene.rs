@@ -12,6 +12,7 @@ use crate::envoy::Admin;
 use crate::gate::{Gate, health_word, number, text};
 use crate::ground::{self, Ground, Options};
 use crate::http::{AbortOnDrop, Client};
+use crate::network::Pod;
 use crate::process::Process;
 use crate::{mode, topology, wait};
 
@@ -34,7 +35,7 @@ impl Scene {
     /// Starts a gateway, after ending the one before; the gate answers.
     pub(crate) async fn start(&mut self, options: Options) -> Result<()> {
         self.start_without_gate(options).await?;
-        ground::healthy().await
+        ground::gate_answers().await
     }
 
     /// Starts a gateway that need not have a gate.
@@ -46,6 +47,11 @@ impl Scene {
 
     pub(crate) fn ground(&mut self) -> Result<&mut Ground> {
         self.ground.as_mut().context("no gateway was started")
+    }
+
+    /// The gateway and the checks, apart: what is asserted while the gateway is in use.
+    pub(crate) fn parts(&mut self) -> Result<(&mut Ground, &mut Checks)> {
+        Ok((self.ground.as_mut().context("no gateway was started")?, &mut self.checks))
     }
 
     pub(crate) fn backend(&self) -> Result<&Backend> {
@@ -100,7 +106,7 @@ impl Scene {
 
     /// The preStop command under way.
     pub(crate) fn pre_stop(&self, name: &str, grace: Duration) -> Result<Process> {
-        Process::start(name, mode::softclose_pre_stop(grace)?, &self.dir)
+        Process::start(name, mode::softclose_pre_stop(&Pod::only(), grace)?, &self.dir)
     }
 
     /// What a program has printed so far.
@@ -108,11 +114,9 @@ impl Scene {
         std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// Envoy's resident memory in kB. Envoy is the agent's only child.
+    /// Envoy's resident memory in kB.
     pub(crate) fn envoy_rss_kb(&mut self) -> Result<u64> {
-        let agent = self.ground()?.agent.process.id();
-        let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
-        let envoy = children.split_whitespace().next().context("the agent has no child")?;
+        let envoy = self.ground()?.gateway.agent.envoy()?;
         let status = std::fs::read_to_string(format!("/proc/{envoy}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         line.split_whitespace().next().and_then(|kb| kb.parse().ok()).context("VmRSS is no number")

@@ -2,6 +2,7 @@
 //!
 //! Traps are planted by a header that only a module built with the feature `plant` knows.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -116,7 +117,8 @@ pub(crate) async fn pre_stop_while_the_gate_reloads(scene: &mut Scene) -> Result
     Ok(())
 }
 
-fn planted() -> Result<Options> {
+/// A gateway with the module that traps when asked to.
+pub(crate) fn planted() -> Result<Options> {
     let module = Some(topology::artifact("SOFTCLOSE_WASM_PLANTED", "softclose-planted.wasm")?);
     Ok(Options { overrides: Overrides { module, ..Overrides::default() }, ..Options::default() })
 }
@@ -128,8 +130,15 @@ async fn drain(scene: &Scene, deadline: Duration) -> Result<Value> {
     wait::until("POST /drain is taken", LIMIT, async || scene.gate.command(&path).await.ok()).await
 }
 
-/// Makes the VM of one worker trap: whichever worker takes this one connection.
 async fn plant_in(scene: &mut Scene, victim: Victim, plant: &str) -> Result<()> {
+    let (first, trapped) = spring(&scene.dir, victim, plant).await?;
+    scene.check(trapped.is_ok(), format!("{plant} traps a VM"), format!("its own request: {first}"));
+    trapped
+}
+
+/// Makes the VM of one worker trap: whichever worker takes this one connection. Gives the first line of that request's
+/// answer, and whether Envoy has spoken of a trap.
+pub(crate) async fn spring(dir: &Path, victim: Victim, plant: &str) -> Result<(String, Result<()>)> {
     let (port, path) = match victim {
         // A body that streams, for the trap that comes in one.
         Victim::Count => (topology::TRAFFIC, "/stream?seconds=0.2&interval=0.05"),
@@ -141,14 +150,12 @@ async fn plant_in(scene: &mut Scene, victim: Victim, plant: &str) -> Result<()> 
     let answer = wire.answer().await.unwrap_or_else(|error| format!("{error:#}"));
     // To the end of a body that streams, or of what came of it.
     wire.closes_within(LIMIT).await;
-    let log = scene.dir.join("envoy.log");
+    let log = dir.join("envoy.log");
     // The answer may come before the log's line.
     let logged =
         async || std::fs::read_to_string(&log).unwrap_or_default().contains("Function: proxy_on_").then_some(());
     let trapped = wait::until("Envoy's word of the trap", LIMIT, logged).await;
-    let first = answer.lines().next().unwrap_or_default().to_owned();
-    scene.check(trapped.is_ok(), format!("{plant} traps a VM"), format!("its own request: {first}"));
-    trapped
+    Ok((answer.lines().next().unwrap_or_default().to_owned(), trapped))
 }
 
 /// What a trap must leave alone; for the gate, that it comes back.

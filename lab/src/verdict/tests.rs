@@ -1,8 +1,11 @@
 use super::*;
 use crate::backend::Visit;
 use crate::curl::Protocol;
+use crate::evidence::Verdict;
 use crate::kubelet::Deletion;
+use crate::network::Kind as GroundKind;
 use crate::observe::{InFlight, Seen};
+use crate::oracle::Prediction;
 use crate::scenario::Scenario;
 use crate::watch::{Change, Series};
 
@@ -28,9 +31,11 @@ pub(crate) fn record(mode: Mode, events: &[(Kind, f64)], client: (u16, f64, u64)
     let visit = Visit {
         id: "s1-h1".into(),
         request_id: String::new(),
+        pod: String::new(),
         path: outcome.path.clone(),
         started_s: 0.06,
         ended_s: Some(0.06 + seconds),
+        ran: true,
         finished: status == 200,
     };
     let series = |changes: &[(f64, &str)]| Series {
@@ -53,6 +58,8 @@ pub(crate) fn record(mode: Mode, events: &[(Kind, f64)], client: (u16, f64, u64)
         title: s1.title.clone(),
         scale: "scaled".into(),
         mode,
+        ground: GroundKind::Loopback,
+        oracle: Verdict { prediction: Prediction::default(), disagreements: Vec::new() },
         times: s1.scale("scaled").unwrap().clone(),
         concurrency: 2,
         check_phase: 0.0,

@@ -110,7 +110,7 @@ pub(crate) struct Stream {
 #[derive(Clone)]
 enum Filter {
     In(Rc<Vm>, u32),
-    /// Not attached, or failed under `FAIL_OPEN`: the filter chain goes without it.
+    /// Not attached, or failed under `fail_open`: the filter chain goes without it.
     Skipped,
     /// `FAIL_RELOAD` in its back-off: 503.
     Refusing,
@@ -270,12 +270,13 @@ impl Process {
         }
     }
 
-    /// A callback whose result lets the stream go on. On a VM that has failed, before or in it, the stream is answered 503:
-    /// also under `FAIL_OPEN`, which only speaks of new streams.
+    /// A callback whose result lets the stream go on. On a VM that has failed, before or in it, the stream goes on without it
+    /// under `fail_open`, as the counting role has it, and is answered 503 otherwise.
     fn pass<P: wasmtime::WasmParams>(&self, id: StreamId, vm: &Rc<Vm>, name: &str, arguments: P) -> bool {
         match vm.call::<P, u32>(self.context(id), name, arguments) {
             Called::Absent => true,
             Called::Returned(action) => action == 0 && !vm.face.stopped.get(),
+            Called::Failed if vm.face.role == Role::Count => true,
             Called::Failed => {
                 self.fail_stream(id);
                 false

@@ -1,12 +1,16 @@
 //! Health first: 503 at once, and the end after zero and the hold.
 
+use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 use core::time::Duration;
+
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::{MISSING, OPINION_LASTS, SECOND, START, after, at_the_bound, busy, idle, plan, step, tick};
 use crate::control::Until;
 use crate::effect::{Counter, Effect};
-use crate::input::{Input, Refusal, Reply, Warning};
+use crate::input::{Input, Probe, Refusal, Reply, Warning};
 use crate::machine::BLIND_WAIT;
 use crate::plan::Plan;
 use crate::record::{DistrustReason, EventName, Path, Reading, Record};
@@ -183,4 +187,21 @@ fn reopened_it_is_open_and_the_operator_is_warned() {
     assert_eq!((done.record.late(&busy(3)), done.record.cut_at_most()), (None, None));
     let closed = step(&tick(&tick(&leaving(&[]), START, idle()), at(10), idle()), at(11), idle(), &Input::Reopen);
     assert_eq!(closed.reply, Reply::Refused(Refusal::AlreadyClosed));
+}
+
+#[test]
+fn silence_after_the_503_says_nothing_of_a_balancer_that_was_steady() {
+    let ask = |record: &Record, now: Instant| {
+        after(record, now, busy(2), Input::Probe(Probe { path: Path::Balancer, prober: Some("10.0.0.1".to_owned()) }))
+    };
+    let before = |seconds: u64| Instant::from_micros(START.as_micros() - seconds * 1_000_000);
+    let open = (0..6).rev().fold(Record::open(before(60)), |record, turn| ask(&record, before(turn)));
+    let record = after(&open, START, busy(2), Input::Drain(nlb(&[("settle_ms", "0")])));
+    let record = ask(&ask(&record, at(1)), at(2));
+    for second in 3..30 {
+        assert_eq!(tick(&record, at(second), busy(2)).distrust, None, "after {second} s");
+    }
+    let zero = tick(&record, at(30), idle());
+    assert_eq!(tick(&zero, at(31), idle()).verdict(), Some(Verdict::Clean));
+    assert_eq!(ask(&zero, at(31)).distrust, None);
 }

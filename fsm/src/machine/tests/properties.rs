@@ -45,9 +45,14 @@ fn any_input() -> impl Strategy<Value = Input> {
         4 => probe,
         1 => Just(Input::EnvoyDrainStarted),
         2 => (0_u64..3).prop_map(Input::Observe),
-        1 => prop_oneof![Just(DistrustReason::Trap), Just(DistrustReason::RollCall)].prop_map(Input::Distrust),
+        1 => any_reason().prop_map(Input::Distrust),
         8 => Just(Input::Tick),
     ]
+}
+
+fn any_reason() -> impl Strategy<Value = DistrustReason> {
+    use DistrustReason::{Config, Cut, RollCall, Trap, Unheard};
+    prop::sample::select([RollCall, Config, Cut, Unheard, Trap].as_slice())
 }
 
 /// A run: how much later, with which reading, what.

@@ -3,6 +3,9 @@
 use alloc::borrow::ToOwned;
 use core::time::Duration;
 
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use super::{MICROSECOND, SECOND, START, after, at_the_bound, busy, idle, plan, step, tick};
 use crate::effect::{Counter, Effect};
 use crate::input::{Input, Probe, Reply};
@@ -23,11 +26,21 @@ fn asks(record: &Record, address: &str, now: Instant) -> Record {
     after(record, now, busy(1), Input::Probe(probe))
 }
 
-/// OPEN, with probers who have asked every so often, the last time at START.
+fn asks_idle(record: &Record, now: Instant) -> Record {
+    let probe = Probe { path: Path::Balancer, prober: Some("a".to_owned()) };
+    after(record, now, idle(), Input::Probe(probe))
+}
+
+/// OPEN, with probers who have asked every so often, the last time at START: known, but not so steady that their silence says
+/// anything.
 fn probed(probers: &[(&str, Duration)]) -> Record {
+    probed_times(3, probers)
+}
+
+fn probed_times(times: u32, probers: &[(&str, Duration)]) -> Record {
     let mut record = Record::open(ago(60 * SECOND));
     for (address, interval) in probers {
-        for turn in (0..6).rev() {
+        for turn in (0..times).rev() {
             record = asks(&record, address, ago(*interval * turn));
         }
     }
@@ -233,4 +246,51 @@ fn a_second_opinion_of_zero_counts_no_earlier() {
 fn reopening_takes_the_soft_answer_back() {
     let record = after(&soft(&probed(&[("a", SECOND)]), &[]), START, busy(1), Input::Reopen);
     assert_eq!(record.answer(Path::Balancer).status, 200);
+}
+
+/// A soft drain from START on, with nothing in flight and a balancer of one check a second that does not fall silent by itself.
+fn soft_steady(fields: &[(&str, &str)]) -> Record {
+    soft_idle(&probed_times(6, &[("a", SECOND)]), fields)
+}
+
+#[test]
+fn a_steady_balancer_that_was_told_goes_on_probing_and_so_is_heard() {
+    let mut record = soft_steady(&[("settle_ms", "30000")]);
+    for second in 1..=29 {
+        record = tick(&asks_idle(&record, START.after(second * SECOND)), START.after(second * SECOND), idle());
+        assert_eq!((record.state.name(), record.distrust), (StateName::Draining, None), "after {second} s");
+    }
+    at_the_bound(&record, START.after(30 * SECOND), idle(), StateName::Draining, StateName::Closing);
+    assert_eq!(tick(&record, START.after(30 * SECOND), idle()).verdict(), Some(Verdict::Clean));
+}
+
+#[test]
+fn one_that_falls_silent_is_unheard_whether_or_not_it_was_told() {
+    let untold = soft_steady(&[("settle_ms", "0"), ("deadline_ms", "60000")]);
+    let told = asks_idle(&untold, START.after(SECOND));
+    // Told and settled, it would be clean at two seconds; a margin that long outlasts the silence that is allowed.
+    let long = soft_steady(&[("settle_ms", "0"), ("margin_ms", "5000"), ("deadline_ms", "60000")]);
+    let long = asks_idle(&long, START.after(SECOND));
+    assert_eq!(tick(&told, START.after(2 * SECOND), idle()).verdict(), Some(Verdict::Clean));
+    for (record, last) in [(untold, START), (long, START.after(SECOND))] {
+        let allowed = last.after(SECOND * 3 / 2);
+        assert_eq!(record.deadline(last.after(SECOND)), Some(allowed.after(MICROSECOND)), "a host has to look then");
+        assert_eq!(tick(&record, allowed, idle()).distrust, None);
+        let missed = tick(&record, allowed.after(MICROSECOND), idle());
+        assert_eq!(missed.distrust.map(|distrust| distrust.reason), Some(DistrustReason::Unheard));
+        let heard_again = asks_idle(&missed, START.after(3 * SECOND));
+        let end = tick(&heard_again, START.after(60 * SECOND), idle());
+        let reason = FaultReason::Distrust(DistrustReason::Unheard);
+        assert_eq!(end.verdict(), Some(Verdict::Fault { reason, active: None }));
+    }
+}
+
+#[test]
+fn a_silence_that_is_too_long_is_noticed_before_the_zero_that_was_waited_for() {
+    let record = soft_steady(&[("settle_ms", "0")]);
+    let told = asks_idle(&record, START.after(SECOND));
+    // Zero counts from two seconds on, but nobody looked before it was too late.
+    let late = tick(&told, START.after(SECOND).after(SECOND * 3 / 2).after(MICROSECOND), idle());
+    assert_eq!(late.state.name(), StateName::Draining);
+    assert_eq!(late.distrust.map(|distrust| distrust.reason), Some(DistrustReason::Unheard));
 }

@@ -2,6 +2,9 @@
 
 use alloc::borrow::ToOwned;
 
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
 use super::{SECOND, START, after, busy, closing, draining, idle, plan, step, tick};
 use crate::effect::Effect;
 use crate::input::{Input, Probe};
