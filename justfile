@@ -160,7 +160,7 @@ lab *ARGS: build
 
 # Fetches Envoy and the Rust targets
 setup:
-    @just _envoy {{envoy_version}}
+    @[ -x "$ENVOY_BIN" ] || just _envoy {{envoy_version}}
     @rustup target list --installed | grep -qx {{wasm}} || rustup target add {{wasm}}
     @rustup target list --installed | grep -qx {{musl}} || rustup target add {{musl}}
 

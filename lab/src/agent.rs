@@ -267,7 +267,10 @@ impl Local {
             let looked = self.client.get(self.admin, "/stats?usedonly&filter=downstream_cx_active%24").await;
             match looked.map(|answer| connections(&answer.body)) {
                 Ok(Some(0)) => return say("no active connections, exiting"),
-                Ok(Some(active)) => say(&format!("{active} active connections")),
+                Ok(Some(active)) => {
+                    failed = 0;
+                    say(&format!("{active} active connections"));
+                }
                 Ok(None) => return say("no such stats, exiting"),
                 Err(failure) => {
                     failed += 1;

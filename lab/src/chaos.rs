@@ -66,6 +66,7 @@ pub(crate) async fn run(names: &[String], list: bool, quick: bool, place: &Place
     }
     let table = report::table(&rows);
     std::fs::write(out.join("chaos.md"), markdown(&rows))?;
+    std::fs::write(out.join("chaos.json"), serde_json::to_string_pretty(&rows)?)?;
     println!("\n{table}");
     println!("\n{} faults, {} failed {}; {}", rows.len() - 1, failed.len(), failed.join(" "), out.display());
     Ok(failed.is_empty())

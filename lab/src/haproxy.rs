@@ -60,9 +60,14 @@ impl Balancer {
             if let Err(early) = process.assert_running(dir) {
                 return Some(Err(early));
             }
-            for pod in setup.servers.iter().take(setup.running) {
+            for (number, pod) in setup.servers.iter().enumerate() {
                 let server = api.server(&pod.name).await.ok()?;
-                if server.status != "UP" || server.check != "L7OK" {
+                let as_wanted = match number < setup.running {
+                    true => server.status == "UP" && server.check == "L7OK",
+                    // Until its first checks have failed, requests would go to a node without a pod.
+                    false => server.status.starts_with("DOWN"),
+                };
+                if !as_wanted {
                     return None;
                 }
             }

@@ -189,8 +189,8 @@ pub(crate) struct Options {
     /// Envoy's worker threads
     #[arg(long, default_value_t = 2)]
     concurrency: u16,
-    /// Mode nlb-recipe: seconds from the deletion until the load balancer sends the pod nothing new. AWS names no figure;
-    /// users report 30 to 180
+    /// Mode nlb-recipe: seconds, at full times, from the deletion until the load balancer sends the pod nothing new. AWS names
+    /// no figure; users report 30 to 180
     #[arg(long, default_value_t = mode::NLB_LAG.as_secs())]
     nlb_lag: u64,
     /// Where it runs [default: namespaces as root, loopback as anybody else]
@@ -254,7 +254,7 @@ impl Options {
             scenario: scenario.clone(),
             scale: self.scale().to_owned(),
             mode,
-            nlb_lag: if self.full { lag } else { lag / 4 },
+            nlb_lag: scenario.scale(self.scale()).map_or(lag, |scale| scale.shrunk(lag)),
             protocols: self.protocols(scenario),
             concurrency: self.concurrency,
             number: 1,

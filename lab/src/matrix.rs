@@ -34,9 +34,11 @@ struct Cell {
     seconds_to_exit: f64,
     seconds_wasted: f64,
     ground_failures: u32,
+    /// Where the oracle and the run are apart.
+    disagreements: Vec<String>,
 }
 
-/// True if softclose lost nothing anywhere.
+/// True if softclose lost nothing anywhere, and the oracle agrees with every run.
 pub(crate) async fn run(args: &Args) -> Result<bool> {
     let names =
         if args.scenarios.is_empty() { ["S1", "S3", "S4"].map(str::to_owned).to_vec() } else { args.scenarios.clone() };
@@ -61,6 +63,7 @@ pub(crate) async fn run(args: &Args) -> Result<bool> {
                 seconds_to_exit: played.seconds_to_exit(),
                 seconds_wasted: played.seconds_wasted(),
                 ground_failures,
+                disagreements: played.disagreements(),
             };
             println!(
                 "  {} {}: {} of {} lost, {:.1} s to exit",
@@ -73,18 +76,25 @@ pub(crate) async fn run(args: &Args) -> Result<bool> {
             cells.push(cell);
         }
     }
-    println!("\n{}\n", table(&cells));
-    std::fs::write(out.join("matrix.json"), serde_json::to_string_pretty(&cells)?)?;
+    let rows = rows(&cells);
+    println!("\n{}\n", report::table(&rows));
+    std::fs::write(out.join("matrix.json"), serde_json::to_string_pretty(&rows)?)?;
+    std::fs::write(out.join("cells.json"), serde_json::to_string_pretty(&cells)?)?;
     println!("{} times, ground {:?}; all runs: {}", args.options.scale(), network.kind(), out.display());
     let lost: Vec<&Cell> =
         cells.iter().filter(|cell| cell.mode == Mode::Softclose && !cell.failures.is_empty()).collect();
     for cell in &lost {
         println!("FAILED: softclose lost in {}: {}", cell.scenario, cell.failures.join("; "));
     }
-    Ok(lost.is_empty())
+    let apart: Vec<&Cell> = cells.iter().filter(|cell| !cell.disagreements.is_empty()).collect();
+    for cell in &apart {
+        let (scenario, mode) = (&cell.scenario, cell.mode.name());
+        println!("FAILED: {scenario}, mode {mode}: the oracle disagrees: {}", cell.disagreements.join("; "));
+    }
+    Ok(lost.is_empty() && apart.is_empty())
 }
 
-fn table(cells: &[Cell]) -> String {
+fn rows(cells: &[Cell]) -> Vec<Vec<String>> {
     let head = [
         "scenario",
         "mode",
@@ -110,5 +120,5 @@ fn table(cells: &[Cell]) -> String {
             if cell.ground_failures == 0 { String::new() } else { format!("{} reruns", cell.ground_failures) },
         ]);
     }
-    report::table(&rows)
+    rows
 }

@@ -44,9 +44,9 @@ pub(crate) const MINIMUM_DRAIN: Duration = Duration::from_secs(5);
 /// The preStop sleep of the NLB recipe.
 pub(crate) const NLB_SLEEP: Duration = Duration::from_secs(30);
 
-/// From the pod's deletion until the load balancer sends it nothing new. An assumption: AWS names no figure, and users report
-/// from 30 s to 180 s; this is the least that makes the recipe's sleep matter.
-pub(crate) const NLB_LAG: Duration = Duration::from_secs(20);
+/// From the pod's deletion until the load balancer sends it nothing new. AWS names no figure, and users report from 30 s to
+/// 180 s (aws-load-balancer-controller #2366 and others): the least of that.
+pub(crate) const NLB_LAG: Duration = Duration::from_secs(30);
 
 /// Envoy Gateway's defaults (internal/cmd/envoy/shutdown_manager.go): looks each second, drains 10 s at least and 60 s at most.
 const ENVOY_GATEWAY_MIN_DRAIN: Duration = Duration::from_secs(10);
@@ -123,7 +123,9 @@ impl Mode {
         }
     }
 
-    /// Whether the balancer cuts the sessions of a server that is DOWN. A network load balancer does not.
+    /// Whether the balancer cuts the sessions of a server that is DOWN. A network load balancer does not, if its target group is
+    /// told so (`target_health_state.unhealthy.connection_termination.enabled=false`; AWS' default is true), which the recipe
+    /// is given the benefit of.
     pub(crate) fn shutdown_sessions(self) -> bool {
         !matches!(self, Self::NlbRecipe)
     }
@@ -169,8 +171,9 @@ impl Mode {
             }
             Self::IstioDefault | Self::ExitOnZero => return Ok(None),
             Self::NlbRecipe => {
-                let mut command = Command::new("sleep");
-                command.arg(seconds(NLB_SLEEP));
+                let mut command = Command::new("/bin/sleep");
+                command.env_clear().arg(seconds(NLB_SLEEP));
+                pod.site.place(&mut command);
                 command
             }
             Self::EnvoyGateway => {

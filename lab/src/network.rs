@@ -276,7 +276,7 @@ impl Namespaces {
             rustix::process::geteuid().is_root(),
             "network namespaces need root; `--ground loopback` does without, but captures nothing"
         );
-        sweep()?;
+        sweep();
         let mut namespaces = Self { prefix: format!("{PREFIX}{}-", std::process::id()), machines: Vec::new() };
         let switch = namespaces.add("switch")?;
         ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"])?;
@@ -339,14 +339,14 @@ impl Drop for Namespaces {
 const PREFIX: &str = "softclose-lab-";
 
 /// Removes the namespaces of labs that were killed.
-fn sweep() -> Result<()> {
+fn sweep() {
     for namespace in named(PREFIX) {
         let owner = namespace.trim_start_matches(PREFIX).split('-').next().unwrap_or_default();
         if !Path::new("/proc").join(owner).exists() {
-            ip(&["netns", "delete", &namespace])?;
+            // Another lab may be sweeping as well.
+            let _swept = ip(&["netns", "delete", &namespace]);
         }
     }
-    Ok(())
 }
 
 fn named(prefix: &str) -> Vec<String> {

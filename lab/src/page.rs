@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
-use crate::curl::Outcome;
 use crate::mode::Mode;
 use crate::played::Played;
 use crate::timeline::Kind;
-use crate::{chart, rollout, run, topology};
+use crate::{chart, report, rollout, run, topology};
 
 /// What to show, and where.
 #[derive(clap::Args)]
@@ -28,8 +26,8 @@ pub(crate) struct Args {
 struct Found {
     singles: Vec<(PathBuf, run::Record)>,
     rollouts: Vec<(PathBuf, rollout::Record)>,
-    /// `matrix.json` and `chaos.json`: lists of flat records.
-    lists: Vec<(PathBuf, Vec<Value>)>,
+    /// `matrix.json` and `chaos.json`: tables.
+    lists: Vec<(PathBuf, Vec<Vec<String>>)>,
 }
 
 /// Writes the page.
@@ -153,7 +151,7 @@ impl Found {
                     client.status.to_string(),
                     format!("{:.2}", client.seconds),
                     client.curl_exit.to_string(),
-                    bytes(client),
+                    report::answer(client),
                     record.fate(client).to_owned(),
                     record.order.clone(),
                     played.in_flight_at_down(),
@@ -200,10 +198,6 @@ impl Found {
     }
 }
 
-fn bytes(client: &Outcome) -> String {
-    format!("{} of {} bytes", client.answer_bytes(), client.expected_bytes)
-}
-
 fn figure(scenario: &str, mode: Mode, folder: &Path, lost: &[String], svg: &str) -> String {
     let mut html = format!("<figure><h2>{} in mode {}</h2>{svg}<figcaption>", text(scenario), mode.name());
     match lost {
@@ -227,34 +221,16 @@ fn figure(scenario: &str, mode: Mode, folder: &Path, lost: &[String], svg: &str)
 /// Of more than this nobody reads.
 const LOSSES_SHOWN: usize = 20;
 
-/// A list of flat records; the first one's fields are the columns.
-fn list_table(list: &[Value]) -> String {
-    let head: Vec<&str> = list
-        .first()
-        .and_then(Value::as_object)
-        .map(|first| first.keys().map(String::as_str).collect())
-        .unwrap_or_default();
-    let rows = list.iter().map(|record| head.iter().map(|name| cell(record.get(name))).collect());
-    table(&head, rows)
-}
-
-fn cell(value: Option<&Value>) -> String {
-    match value {
-        None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => match number.as_f64() {
-            Some(float) if number.is_f64() => format!("{float:.1}"),
-            Some(_) | None => number.to_string(),
-        },
-        Some(Value::Array(items)) => items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join("; "),
-        Some(other @ (Value::Bool(_) | Value::Object(_))) => other.to_string(),
-    }
+/// Rows, of which the first one is the head.
+fn list_table(rows: &[Vec<String>]) -> String {
+    let head: Vec<&str> = rows.first().map(|head| head.iter().map(String::as_str).collect()).unwrap_or_default();
+    table(&head, rows.iter().skip(1).cloned())
 }
 
 fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut html = String::from("<div class=\"wide\"><table><thead><tr>");
     for name in head {
-        push(&mut html, format_args!("<th>{}</th>", text(&name.replace('_', " "))));
+        push(&mut html, format_args!("<th>{}</th>", text(name)));
     }
     html.push_str("</tr></thead><tbody>");
     for row in rows {
@@ -315,7 +291,7 @@ mod tests {
             singles: vec![("a".into(), cut_by_current()), ("b".into(), kept_by(Mode::Softclose))],
             lists: vec![(
                 "matrix.json".into(),
-                vec![serde_json::json!({"mode": "current", "lost": 2, "s_to_exit": 7.25})],
+                vec![vec!["mode".into(), "s to exit".into()], vec!["current".into(), "7.2".into()]],
             )],
             ..Found::default()
         };

@@ -40,11 +40,13 @@ impl Played {
                 0 => dir.to_path_buf(),
                 again => dir.with_extension(format!("rerun-{again}")),
             };
-            let played = Self::once(plan, &dir).await?;
-            if !played.ground_failure() {
-                return Ok((played, failed));
+            match Self::once(plan, &dir).await {
+                Ok(played) if !played.ground_failure() => return Ok((played, failed)),
+                Ok(_) => println!("  ground failure: HAProxy DOWN before health failed, evidence in {}", dir.display()),
+                // A capture that lost packets, a clock that was set, a program that did not come up: nothing that the mode did.
+                Err(error) if failed < GROUND_RETRIES => println!("  ground failure: {error:#}"),
+                Err(error) => return Err(error),
             }
-            println!("  ground failure (HAProxy DOWN before health failed), evidence in {}; again", dir.display());
         }
         bail!("the ground failed {} times in a row; is this machine very busy?", GROUND_RETRIES + 1)
     }
@@ -87,7 +89,7 @@ impl Played {
                 let of = |gone: &rollout::Departure| {
                     gone.oracle.disagreements.iter().map(|wrong| format!("{}: {wrong}", gone.pod)).collect::<Vec<_>>()
                 };
-                record.departures.iter().flat_map(of).collect()
+                record.departures.iter().flat_map(of).chain(record.unexplained()).collect()
             }
         }
     }
@@ -107,8 +109,11 @@ impl Played {
             Self::Rolling(record) => match record.mode {
                 // What sparse traffic loses there is chance.
                 Mode::Current => Vec::new(),
-                Mode::Softclose
-                | Mode::Improved
+                Mode::Softclose => {
+                    let exits = record.departures.iter().filter_map(|gone| verdict::not_clean(&gone.deletion));
+                    record.failures().into_iter().chain(exits).collect()
+                }
+                Mode::Improved
                 | Mode::IstioDefault
                 | Mode::ExitOnZero
                 | Mode::NlbRecipe

@@ -50,7 +50,7 @@ pub(crate) fn scenario_table(scenario: &Scenario, records: &[Record]) -> String 
 }
 
 /// How much of the answer came: chunks of a stream, else bytes.
-fn answer(client: &Outcome) -> String {
+pub(crate) fn answer(client: &Outcome) -> String {
     match backend::expected_chunks(&client.path) {
         Some(chunks) if chunks > 1 => {
             let each = client.expected_bytes / chunks;

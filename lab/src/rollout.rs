@@ -72,6 +72,16 @@ impl Record {
         self.fates.iter().filter_map(lost).collect()
     }
 
+    /// Requests that were lost while no pod was leaving: nothing that the mode did explains them.
+    pub(crate) fn unexplained(&self) -> Vec<String> {
+        let leaving = |at_s: f64| {
+            let of = |gone: &Departure| gone.deletion.deleted_s <= at_s && at_s <= gone.deletion.gone_s;
+            self.departures.iter().any(of)
+        };
+        let lost = self.fates.iter().filter(|fate| fate.loss().is_some() && !leaving(fate.ended_s));
+        lost.map(|fate| format!("{} was lost at {:.2} s, when no pod was leaving", fate.id, fate.ended_s)).collect()
+    }
+
     /// A server was DOWN before its health had failed: nothing that the mode did.
     pub(crate) fn ground_failure(&self) -> bool {
         self.departures.iter().any(Departure::ground_failure)
@@ -250,7 +260,11 @@ impl Departure {
     /// oracle's word.
     fn judged(mut self, plan: &Plan, times: &Scale, fates: &[Fate], watched: &Watched) -> Result<Self> {
         // The node's next pod has the same name; its requests begin when this one is gone.
-        let on_this = |fate: &&Fate| fate.pod.as_deref() == Some(&self.pod) && fate.started_s < self.deletion.gone_s;
+        let on_this = |fate: &&Fate| match fate.pod.as_deref() {
+            Some(pod) => pod == self.pod && fate.started_s < self.deletion.gone_s,
+            // Cut before the application saw it: one pod leaves at a time, so it was on its way to this one.
+            None => fate.ended_s >= self.deletion.deleted_s && fate.ended_s <= self.deletion.gone_s,
+        };
         let cut = || {
             let lost = |fate: &&Fate| !fate.whole() && fate.ended_s >= self.deletion.deleted_s;
             fates.iter().filter(on_this).filter(lost)

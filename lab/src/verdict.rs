@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::curl::Outcome;
+use crate::kubelet::Deletion;
 use crate::mode::Mode;
 use crate::run::Record;
 use crate::timeline::{self, Event, Kind};
@@ -83,6 +84,7 @@ pub(crate) fn broken_promises(record: &Record) -> Vec<String> {
     if !record.kept_order() {
         broken.push(format!("softclose's order is {} and not 3 4 1 5 2", record.order));
     }
+    broken.extend(not_clean(&record.deletion));
     if let Some(rst) = timeline::find(&record.events, Kind::Rst) {
         broken.push(format!("a request was waiting behind event 6 in mode softclose ({})", rst.detail));
     }
@@ -92,6 +94,16 @@ pub(crate) fn broken_promises(record: &Record) -> Vec<String> {
         None => broken.push("it is unknown how many requests were in flight at lb_down in mode softclose".to_owned()),
     }
     broken
+}
+
+/// That the preStop command did not call it clean, if so.
+pub(crate) fn not_clean(deletion: &Deletion) -> Option<String> {
+    let last = deletion.pre_stop_output.last().map_or("nothing", String::as_str);
+    match deletion.pre_stop_exit {
+        Some(0) => None,
+        Some(code) => Some(format!("the preStop command exited {code} and said last: {last}")),
+        None => Some(format!("the preStop command ran out of the grace period and said last: {last}")),
+    }
 }
 
 /// Why one run in mode current shows no fault; empty when it does. A lab that cannot show it proves nothing.

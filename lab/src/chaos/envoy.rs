@@ -10,7 +10,7 @@ use crate::cases::traps::{self, Victim};
 use crate::chaos::account::Account;
 use crate::chaos::leaving::{GRACE, Leaving, Reach, ground, pre_stop};
 use crate::manifest::Overrides;
-use crate::{gate, haproxy, topology, wait};
+use crate::{haproxy, wait};
 
 /// Requests that are not over when the pod is.
 const ENDLESS: u32 = 60;
@@ -18,7 +18,6 @@ const ENDLESS: u32 = 60;
 /// Envoy stands still until HAProxy has marked it DOWN and cut its sessions: the balancer's doing, but no clean end.
 pub(crate) async fn stops_until_down(scene: &mut Scene) -> Result<Account> {
     let leaving = Leaving::begin(scene, ground(Overrides::default()), 1, ENDLESS).await?;
-    balancer_is_known(scene).await?;
     let stopped = async |reach: &mut Reach<'_>| {
         reach.waited_for().await?;
         reach.strikes("Envoy is stopped until HAProxy marks it DOWN");
@@ -63,20 +62,6 @@ pub(crate) async fn dies_in_wait(scene: &mut Scene) -> Result<Account> {
     gone(scene, &account);
     account.says(&mut scene.checks, "2 in flight when last seen");
     Ok(account)
-}
-
-/// The gate has to have heard so many of the balancer's checks to miss one: four, says the gate. In the field they have come for
-/// hours.
-async fn balancer_is_known(scene: &Scene) -> Result<()> {
-    const CHECKS: u64 = 5;
-    let known = async || {
-        let status = scene.gate.status().await.ok()?;
-        let probers = status.pointer("/probers")?.as_array()?.clone();
-        let balancer = topology::LB_SOURCE.to_string();
-        let asked = probers.iter().find(|prober| gate::text(prober, "/address") == balancer)?;
-        gate::number(asked, "/asked").filter(|asked| *asked >= CHECKS).map(|_| ())
-    };
-    wait::until("the gate knows the balancer", LIMIT, known).await
 }
 
 fn gone(scene: &mut Scene, account: &Account) {

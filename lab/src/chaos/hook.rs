@@ -40,8 +40,10 @@ pub(crate) async fn killed_and_again(scene: &mut Scene) -> Result<Account> {
     let resumed = async |reach: &mut Reach<'_>| {
         control_holds(1).await?;
         let document = reach.gate.status().await?;
-        let same = ["/since_us", "/drains", "/plan"].iter().all(|at| document.pointer(at) == draining.pointer(at));
-        let sooner = number(&document, "/deadline_in_ms") < number(&draining, "/deadline_in_ms");
+        let kept = |at: &&str| document.pointer(at).is_some() && document.pointer(at) == draining.pointer(at);
+        let same = ["/since_us", "/drains", "/plan"].iter().all(kept);
+        let left = (number(&document, "/deadline_in_ms"), number(&draining, "/deadline_in_ms"));
+        let sooner = matches!(left, (Some(now), Some(before)) if now < before);
         let seen =
             format!("drains {}, deadline in {} ms", field(&document, "/drains"), field(&document, "/deadline_in_ms"));
         reach.checks.check(same && sooner, "run again, it goes on with the same drain", seen);

@@ -23,7 +23,7 @@ use crate::network::{Network, Pod};
 use crate::observe::{Observers, Seen};
 use crate::story::Story;
 use crate::timeline::{self, Clock};
-use crate::{diagnostics, kubelet, mode, wait};
+use crate::{diagnostics, gate, kubelet, mode, topology, wait};
 
 /// HAProxy's `inter`: two failed checks, and so the hold, are over in about a second.
 const CHECK_INTER_MS: u64 = 300;
@@ -52,6 +52,23 @@ pub(crate) fn pre_stop(grace: Duration, flags: &[&str]) -> Result<Command> {
     let mut command = mode::softclose_pre_stop(&Pod::only(), grace)?;
     command.args(flags);
     Ok(command)
+}
+
+/// The gate has to have heard so many of the balancer's checks to miss one: four, says the gate. In the field they have come for
+/// hours. Where somebody else has the control port, nobody can ask the gate.
+async fn balancer_is_known(scene: &Scene) -> Result<()> {
+    const CHECKS: u64 = 5;
+    if scene.gate.status().await.is_err() {
+        return Ok(());
+    }
+    let known = async || {
+        let status = scene.gate.status().await.ok()?;
+        let probers = status.pointer("/probers")?.as_array()?.clone();
+        let balancer = topology::LB_SOURCE.to_string();
+        let asked = probers.iter().find(|prober| gate::text(prober, "/address") == balancer)?;
+        gate::number(asked, "/asked").filter(|asked| *asked >= CHECKS).map(|_| ())
+    };
+    wait::until("the gate knows the balancer", LIMIT, known).await
 }
 
 /// Clients under way on a gateway that is about to leave.
@@ -93,6 +110,7 @@ impl Leaving {
                 });
             }
         }
+        balancer_is_known(scene).await?;
         let clients = 2 * pairs;
         let backend = scene.backend()?;
         let all = async || (backend.running() == clients).then_some(());
