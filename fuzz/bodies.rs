@@ -22,6 +22,12 @@ pub(crate) fn control(bytes: &[u8]) {
             assert!(plan.hold_min <= plan.hold_max && plan.fall >= 1, "{plan:?}");
             let spans = [Some(plan.settle), Some(plan.margin), Some(plan.hold_max), plan.deadline];
             assert!(spans.into_iter().flatten().all(|span| span <= DAY), "{plan:?}");
+            assert!(plan.soft_status.is_none_or(|status| (200..600).contains(&status)), "{plan:?}");
+            assert!(
+                plan.soft_body.as_ref().is_none_or(|body| plan.soft_status.is_some() && body.len() <= 64),
+                "{plan:?}"
+            );
+            assert!((400..600).contains(&plan.refuse_status) && plan.replay_limit <= 1 << 24, "{plan:?}");
         }
         Ok(Call::Wait { timeout, .. }) => assert!(!timeout.is_zero() && timeout <= WAIT_MAX, "{timeout:?}"),
         Ok(Call::Observe(active)) => assert!(active <= u64::from(u32::MAX)),
@@ -51,7 +57,7 @@ pub(crate) fn record(bytes: &[u8]) {
         expected: u32::from(call >> 2 & 3),
         newcomers: u32::from(call >> 4 & 1),
     };
-    let reading = Reading { blind: false, active: u64::from(active), roll_call };
+    let reading = Reading { blind: false, admitted: 0, active: u64::from(active), roll_call };
     for input in every_input() {
         let done = step(&record, now, reading, &input);
         assert_eq!(done, step(&record, now, reading, &input), "the same twice");
@@ -74,6 +80,9 @@ fn every_input() -> Vec<Input> {
     vec![
         Input::Tick,
         Input::Drain(drain),
+        Input::Drain(Plan::preset(Preset::HaproxySoft)),
+        Input::Drain(Plan::preset(Preset::HaproxyRetry)),
+        Input::Drain(Plan::preset(Preset::Nlb)),
         Input::CloseLb,
         Input::Close,
         Input::Reopen,
@@ -120,7 +129,12 @@ pub(crate) fn registry(bytes: &[u8]) {
 pub(crate) fn probes(mut bytes: &[u8]) {
     let mut now = Instant::from_micros(1_000_000);
     let mut record = Record::open(now);
-    let reading = Reading { blind: false, active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+    let reading = Reading {
+        blind: false,
+        admitted: 0,
+        active: 0,
+        roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 },
+    };
     let mut probed = 0_usize;
     while let Some(([gap, length], rest)) = bytes.split_first_chunk::<2>() {
         let (address, rest) = rest.split_at(usize::from(*length).min(rest.len()));

@@ -1,6 +1,7 @@
-use serde_json::{Map, Value};
 use softclose_fsm::control::HealthPaths;
 use softclose_fsm::{FieldError, Plan, Preset, Role};
+
+use crate::json;
 
 /// What a root context does, from its plugin configuration; it cannot be invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,36 +31,33 @@ impl Config {
     /// Only for the answering role: the first field that is unknown or out of bounds.
     pub fn parse(plugin: &[u8], vm: &[u8]) -> Result<Self, FieldError> {
         let vm_role = if vm.trim_ascii() == b"gate" { Role::Gate } else { Role::Count };
-        let object = match serde_json::from_slice(plugin) {
-            Ok(Value::Object(object)) => object,
-            Ok(_) | Err(_) => {
-                let error = FieldError::new("configuration", &String::from_utf8_lossy(plugin), "a JSON object");
-                return match vm_role {
-                    Role::Gate => Err(error),
-                    Role::Count => Ok(Self::Count { fault: Some(error.to_string()) }),
-                };
-            }
+        let members = std::str::from_utf8(plugin).ok().and_then(json::members);
+        let Some(members) = members else {
+            let error = FieldError::new("configuration", &String::from_utf8_lossy(plugin), "a JSON object");
+            return Self::refuse(vm_role, error);
         };
-        let role = match object.get("role") {
+        let role = match members.iter().rfind(|(field, _)| field == "role").map(|(_, value)| text(value)).as_deref() {
             None => vm_role,
-            Some(Value::String(role)) if role == "gate" => Role::Gate,
-            Some(Value::String(role)) if role == "count" => Role::Count,
-            Some(other) => {
-                let error = FieldError::new("role", &text(other), "one of count, gate");
-                return match vm_role {
-                    Role::Gate => Err(error),
-                    Role::Count => Ok(Self::Count { fault: Some(error.to_string()) }),
-                };
-            }
+            Some("gate") => Role::Gate,
+            Some("count") => Role::Count,
+            Some(other) => return Self::refuse(vm_role, FieldError::new("role", other, "one of count, gate")),
         };
         match role {
-            Role::Gate => GateConfig::parse(&object).map(Self::Gate),
+            Role::Gate => GateConfig::parse(&members).map(Self::Gate),
             Role::Count => {
-                let stranger = object.iter().find(|(field, _)| *field != "role");
+                let stranger = members.iter().find(|(field, _)| field != "role");
                 let fault =
                     stranger.map(|(field, value)| FieldError::unknown(field, &text(value), &["role"]).to_string());
                 Ok(Self::Count { fault })
             }
+        }
+    }
+
+    /// What comes of a configuration that is not understood, on a VM of that role.
+    fn refuse(vm: Role, error: FieldError) -> Result<Self, FieldError> {
+        match vm {
+            Role::Gate => Err(error),
+            Role::Count => Ok(Self::Count { fault: Some(error.to_string()) }),
         }
     }
 
@@ -81,9 +79,9 @@ impl Default for GateConfig {
 impl GateConfig {
     const FIELDS: [&'static str; 4] = ["role", "plan", "balancer_path", "readiness_path"];
 
-    fn parse(object: &Map<String, Value>) -> Result<Self, FieldError> {
+    fn parse(members: &[(String, &str)]) -> Result<Self, FieldError> {
         let mut config = Self::default();
-        for (field, value) in object {
+        for (field, value) in members {
             match field.as_str() {
                 "role" => {}
                 "plan" => config.plan = plan(&config.plan, value)?,
@@ -99,31 +97,30 @@ impl GateConfig {
     }
 }
 
-fn plan(base: &Plan, value: &Value) -> Result<Plan, FieldError> {
-    let Value::Object(fields) = value else {
+fn plan(base: &Plan, value: &str) -> Result<Plan, FieldError> {
+    let Some(fields) = json::members(value) else {
         return Err(FieldError::new("plan", &text(value), "a JSON object"));
     };
-    let fields: Vec<(&str, String)> = fields.iter().map(|(field, value)| (field.as_str(), text(value))).collect();
-    base.with(fields.iter().map(|(field, value)| (*field, value.as_str())))
+    let fields: Vec<(String, String)> = fields.into_iter().map(|(field, value)| (field, text(value))).collect();
+    base.with(fields.iter().map(|(field, value)| (field.as_str(), value.as_str())))
         .map_err(|error| FieldError { field: format!("plan.{}", error.field), ..error })
 }
 
-fn path(field: &str, value: &Value) -> Result<String, FieldError> {
+fn path(field: &str, value: &str) -> Result<String, FieldError> {
     // As much as a balancer's configuration line is likely to hold, and nothing that the request line would escape.
     const LONGEST: usize = 256;
-    let plain = |path: &&String| {
+    let plain = |path: &String| {
         path.starts_with('/')
             && path.len() <= LONGEST
             && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#')
     };
     let expected = format!("a path: / and up to {} printable ASCII characters without ? and #", LONGEST - 1);
-    let path = value.as_str().map(String::from);
-    path.as_ref().filter(plain).cloned().ok_or_else(|| FieldError::new(field, &text(value), &expected))
+    json::string(value).filter(plain).ok_or_else(|| FieldError::new(field, &text(value), &expected))
 }
 
-/// A value as it would stand in a query: strings bare, all else as JSON.
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), String::from)
+/// A value as it would stand in a query: strings bare, all else as it stands.
+fn text(value: &str) -> String {
+    json::string(value).unwrap_or_else(|| value.to_owned())
 }
 
 #[cfg(test)]

@@ -7,12 +7,15 @@
 //! Deliberately absent: reading bodies, responses or trailers, and any state that is not in shared data or in the ledger but
 //! for the cached copy that keeps the counting path free of shared-data calls.
 
+mod bells;
 mod config;
 mod host;
+mod json;
 mod ledger;
 mod metrics;
 #[cfg(feature = "plant")]
 mod plant;
+mod replay;
 mod root;
 mod stream;
 mod waiters;

@@ -3,11 +3,12 @@ use std::time::Duration;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use softclose_fsm::control::{Call, Rejection, STATE_HEADER, Until};
-use softclose_fsm::{Handled, Input, Path, Probe, Reply, Status};
+use softclose_fsm::control::{Call, REFUSED, Rejection, STATE_HEADER, Until};
+use softclose_fsm::{Deflection, Handled, Input, Path, Probe, Reply, Status};
 
 use crate::config::{Config, GateConfig};
 use crate::host::{self, Level};
+use crate::replay::is_replayable;
 use crate::waiters::WAITERS_MAX;
 use crate::worker::Worker;
 
@@ -30,13 +31,28 @@ impl Counted {
             plant: crate::plant::Plant::None,
         }
     }
+
+    /// Sends the request back to the balancer, where that is asked for and can be done. It was never in flight, so it is not
+    /// counted. In OPEN no header is read for this.
+    fn is_sent_back(&self, bodiless: bool) -> bool {
+        let Some(Deflection { status, replay_limit }) = self.worker.deflection() else { return false };
+        let sent_back = is_replayable(bodiless, replay_limit, |name| host::request_header(name).ok())
+            && host::respond(status, &[REFUSED, PLAIN, FRESH], "refused\n").is_ok();
+        if sent_back {
+            self.worker.count_refused();
+        }
+        sent_back
+    }
 }
 
 impl Context for Counted {}
 
 impl HttpContext for Counted {
-    fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
         if !self.counted {
+            if self.is_sent_back(end_of_stream) {
+                return Action::Pause;
+            }
             self.counted = self.worker.enter();
         }
         #[cfg(feature = "plant")]
@@ -94,7 +110,7 @@ impl Asked {
                 let handled = self.worker.take(&Input::Probe(Probe { path, prober }));
                 self.worker.arm();
                 let answer = handled.record.answer(path);
-                let body = format!("{}\n", answer.state);
+                let body = format!("{}\n", answer.body);
                 send(answer.status, &[(STATE_HEADER, answer.state.as_str()), PLAIN, FRESH], &body);
             }
             Err(rejection) => {

@@ -3,12 +3,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use softclose_fsm::{
-    DistrustReason, Effect, Enrolled, Handled, Host, Input, Instant, Loaded, Reading, Record, Registry, Role, Slot,
-    State, StateName, Status, Stored, handle,
+    Deflection, DistrustReason, Effect, Handled, Host, Input, Instant, LedgerKind, Loaded, Reading, Record, Registry,
+    Role, Slot, StateName, Status, Stored, handle,
 };
 
+use crate::bells;
 use crate::config::{Config, GateConfig};
 use crate::host::{self, CAS_ABSENT, Failure, Level};
+use crate::json;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::stream::send_status;
@@ -17,9 +19,6 @@ use crate::waiters::Waiters;
 /// The shared record. The format's version is part of the key: shared data survives a push of another module, which must not
 /// take this one's record for its own.
 const RECORD: &str = "softclose.1.record";
-
-/// The shared registry of bells.
-const REGISTRY: &str = "softclose.1.registry";
 
 /// Requests that a worker counts before it reports them; a hostcall less for each request.
 const REPORTED_BATCH: u64 = 64;
@@ -35,9 +34,6 @@ const DRAINING_LOOK: Duration = Duration::from_secs(1);
 /// pipelined request has been read; another worker knows only the time, and that one may not have been running. Longer than
 /// the 4 ms at which a tick comes on a kernel with 250 Hz.
 const YOUNG_ZERO: Duration = Duration::from_millis(10);
-
-/// How often a lost race for the registry is run again; as for the record, reaching it is a defect of the host.
-const LOSSES_MAX: usize = 256;
 
 thread_local! {
     /// The generation of this VM's first slot, which names the VM. One VM has one thread and its own statics.
@@ -57,7 +53,14 @@ pub(crate) struct Worker {
     /// Up to when what is due in `cached` was carried out.
     settled: Cell<Instant>,
     open: Cell<bool>,
+    /// A drain is under way that waits for zero.
     draining: Cell<bool>,
+    /// How new requests are sent back to the balancer, if they are.
+    deflection: Cell<Option<Deflection>>,
+    /// The hard answers that this worker knows of: with each more the balancer may have noticed.
+    hard_answers: Cell<u64>,
+    /// Late requests and those that may be cut, as this worker last showed them.
+    shown: Cell<(u64, u64)>,
     /// Requests that have ended and are still in the ledger. While the gate is OPEN the next request takes such a place over, so
     /// that neither costs a hostcall. The ledger then reads too much, never too little.
     owed: Cell<u64>,
@@ -86,6 +89,9 @@ impl Worker {
             settled: Cell::new(host::monotonic()),
             open: Cell::new(false),
             draining: Cell::new(false),
+            deflection: Cell::new(None),
+            hard_answers: Cell::new(0),
+            shown: Cell::new((0, 0)),
             owed: Cell::new(0),
             saw_zero: Cell::new(None),
             workers: Cell::new(u32::MAX),
@@ -100,7 +106,7 @@ impl Worker {
     /// here on either is in the record that is read, or rings the bell.
     pub(crate) fn enrol(&self) {
         let now = host::monotonic();
-        let Some(generation) = update_registry(Registry::take_generation) else {
+        let Some(generation) = bells::update(Registry::take_generation) else {
             return host::log(Level::Error, "softclose: no generation could be taken; this VM cannot be rung");
         };
         let bell = match host::register_queue(&format!("softclose.bell.{generation}")) {
@@ -116,7 +122,7 @@ impl Worker {
         });
         let (role, ledger) = (self.config.role(), self.ledger.kind());
         let slot = Slot { generation, vm, role, ledger, bell, born: now, alive: false, answered: 0 };
-        publish(&slot, now);
+        bells::publish(&slot, now);
         *self.slot.borrow_mut() = Some(slot);
         let loaded = (&*self).load();
         self.keep(loaded.record);
@@ -140,7 +146,7 @@ impl Worker {
         self.open.set(false);
         self.pay();
         if let Some(slot) = self.slot.borrow_mut().take() {
-            update_registry(|registry| registry.leave(slot.generation));
+            bells::update(|registry| registry.leave(slot.generation));
         }
     }
 
@@ -174,10 +180,11 @@ impl Worker {
 
     /// Drives the gate with one input.
     pub(crate) fn take(&self, input: &Input) -> Handled {
-        let known = self.cached.borrow().as_ref().and_then(zero_since);
+        let known = self.cached.borrow().as_ref().and_then(Record::zero_since);
         let handled = handle(&mut &*self, input);
         if !handled.contended {
-            let zero = zero_since(&handled.record).filter(|zero| known != Some(*zero) && *zero == handled.now);
+            self.show_aftermath(&handled);
+            let zero = handled.record.zero_since().filter(|zero| known != Some(*zero) && *zero == handled.now);
             self.saw_zero.set(zero.or(self.saw_zero.get()));
             self.keep(handled.record.clone());
             self.settled.set(handled.now);
@@ -193,7 +200,11 @@ impl Worker {
             self.own_up();
         }
         self.unreported.set(self.unreported.get() + 1);
-        if self.draining.get() || !self.reported_any.get() || self.unreported.get() >= REPORTED_BATCH {
+        if !self.open.get() {
+            // After the ledger, so that a request which a reading of zero did not see is not in the reading before it either.
+            self.metrics.add_admitted();
+        }
+        if !self.open.get() || !self.reported_any.get() || self.unreported.get() >= REPORTED_BATCH {
             self.report();
         }
         // A zero that others may be waiting out has to end now. If there was one, then at most one +1 per worker has come since
@@ -212,6 +223,7 @@ impl Worker {
         if self.open.get() {
             return self.owe();
         }
+        self.watch();
         if self.draining.get() && cut() {
             self.take(&Input::Distrust(DistrustReason::Cut));
         }
@@ -219,9 +231,18 @@ impl Worker {
         // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
         if self.draining.get() && self.ledger.reads_at_most(0) {
             let handled = self.take(&Input::Tick);
-            self.saw_zero.set(zero_since(&handled.record));
+            self.saw_zero.set(handled.record.zero_since());
             self.arm();
         }
+    }
+
+    /// How a new request is sent back to the balancer, as far as this worker has heard; none: it is served.
+    pub(crate) fn deflection(&self) -> Option<Deflection> {
+        self.deflection.get()
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.metrics.add_refused();
     }
 
     /// The status document of `record`, with a reading of its own: the one that decided belongs to the record before.
@@ -252,6 +273,33 @@ impl Worker {
             Some(at) => self.tick_in(at.since(now).max(Duration::from_millis(1))),
             None if self.ticking.get() => self.tick_in(Duration::ZERO),
             None => {}
+        }
+    }
+
+    /// Keeps account of the most in flight while something can be cut.
+    ///
+    /// The ledger falls only where a request ends, so whoever looks before each end misses no height. A hard answer is in the
+    /// metric before it leaves, so no balancer knows of one that is not seen here.
+    fn watch(&self) {
+        let served = self.metrics.hard_answers();
+        let news = self.hard_answers.replace(served) != served;
+        let (flipped, peak) = self
+            .cached
+            .borrow()
+            .as_ref()
+            .map_or((false, None), |record| (record.aftermath.is_some(), record.cut_at_most()));
+        // Where the gauge is a dud, so may the counter be.
+        let blind = flipped && self.ledger.kind() == LedgerKind::Shared;
+        if news || blind || peak.is_some_and(|peak| self.ledger.active() > peak) {
+            self.take(&Input::Tick);
+        }
+    }
+
+    fn show_aftermath(&self, handled: &Handled) {
+        let late = handled.record.late(&handled.reading).unwrap_or(0);
+        let aftermath = (late, handled.record.cut_at_most().unwrap_or(0));
+        if self.shown.replace(aftermath) != aftermath {
+            self.metrics.show_aftermath(aftermath.0, aftermath.1);
         }
     }
 
@@ -299,7 +347,8 @@ impl Worker {
 
     fn keep(&self, record: Record) {
         let state = record.state.name();
-        self.draining.set(state == StateName::Draining);
+        self.draining.set(record.waits_for_zero());
+        self.deflection.set(record.deflection());
         // A worker that has left has nobody to pay for it later.
         self.open.set(state == StateName::Open && self.slot.borrow().is_some());
         if !self.open.get() {
@@ -322,7 +371,7 @@ impl Worker {
             self.report();
         }
         let answered = Slot { alive: true, answered: drain, ..slot.clone() };
-        if publish(&answered, host::monotonic()) {
+        if bells::publish(&answered, host::monotonic()) {
             *slot = answered;
         }
     }
@@ -358,7 +407,7 @@ impl Host for &Worker {
     fn load(&mut self) -> Loaded<Version> {
         let now = host::monotonic();
         let (record, cas) = match host::shared(RECORD) {
-            Ok(shared) => (serde_json::from_slice(&shared.value).ok(), shared.cas),
+            Ok(shared) => (json::from_slice(&shared.value), shared.cas),
             Err(Failure::NOT_FOUND) => (Some(Record::open(now)), CAS_ABSENT),
             // Not to be read, so not to be judged; and a write is to fail if there is something.
             Err(_) => (None, CAS_ABSENT),
@@ -370,16 +419,18 @@ impl Host for &Worker {
     fn reading(&mut self, record: &Record) -> Reading {
         let now = host::monotonic();
         // Outside of a drain the roll call says who is there: everybody in time, nobody a newcomer.
-        let rung = if record.state.name() == StateName::Draining { record.state.since() } else { now };
-        let (registry, _) = load_registry();
+        let rung = if record.waits_for_zero() { record.state.since() } else { now };
+        let registry = bells::registry();
         let roll_call = registry.roll_call(record.drains, rung);
         self.workers.set(roll_call.expected);
         let foreign_zero =
-            zero_since(record).is_some_and(|zero| self.saw_zero.get() != Some(zero) && now.since(zero) < YOUNG_ZERO);
+            record.zero_since().is_some_and(|zero| self.saw_zero.get() != Some(zero) && now.since(zero) < YOUNG_ZERO);
+        // Before the ledger: whoever is let in after that one was read is late.
+        let admitted = self.metrics.admitted();
         // Only zero is left to others: whoever reads work says so.
         let active = self.ledger.active();
         let blind = self.ledger.is_blind(&registry) || (foreign_zero && active == 0);
-        Reading { blind, active, roll_call }
+        Reading { blind, active, admitted, roll_call }
     }
 
     fn store(&mut self, record: &Record, version: Version) -> Stored {
@@ -407,7 +458,7 @@ impl Host for &Worker {
                 log_line("trust", distrust);
             }
             Effect::Count(counter) => self.metrics.count(*counter),
-            Effect::Ring => ring(),
+            Effect::Ring => bells::ring(),
         }
     }
 }
@@ -429,51 +480,6 @@ impl Worker {
             self.take(&Input::Distrust(DistrustReason::Config));
         }
     }
-}
-
-fn zero_since(record: &Record) -> Option<Instant> {
-    match &record.state {
-        State::Draining(draining) => draining.zero_since,
-        State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => None,
-    }
-}
-
-fn ring() {
-    for slot in load_registry().0.slots() {
-        // A queue that is gone belonged to a VM that is gone; its slot is dropped at the next roll call or publication.
-        let _ = host::enqueue(slot.bell, b"");
-    }
-}
-
-/// Whether `slot` is in the registry. If not, its VM is missing from the roll call, so that no drain is called clean.
-fn publish(slot: &Slot, now: Instant) -> bool {
-    let published = update_registry(|registry| registry.publish(slot.clone(), now));
-    match published {
-        Some(Enrolled::Published) => {}
-        Some(Enrolled::Full) => host::log(Level::Error, "softclose: the registry is full; this VM cannot be rung"),
-        None => host::log(Level::Error, "softclose: the registry was not written; this VM cannot be rung"),
-    }
-    published == Some(Enrolled::Published)
-}
-
-fn load_registry() -> (Registry, u32) {
-    match host::shared(REGISTRY) {
-        // One that does not decode is begun anew. Who is not in it is not rung, does not answer, and is missing.
-        Ok(shared) => (serde_json::from_slice(&shared.value).unwrap_or_default(), shared.cas),
-        Err(_) => (Registry::default(), CAS_ABSENT),
-    }
-}
-
-fn update_registry<T>(change: impl Fn(&mut Registry) -> T) -> Option<T> {
-    for _ in 0..LOSSES_MAX {
-        let (mut registry, cas) = load_registry();
-        let changed = change(&mut registry);
-        let bytes = serde_json::to_vec(&registry).ok()?;
-        if host::set_shared(REGISTRY, &bytes, cas).is_ok() {
-            return Some(changed);
-        }
-    }
-    None
 }
 
 /// One JSON line at warn: Istio's default level hides anything below.

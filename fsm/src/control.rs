@@ -14,6 +14,9 @@ use crate::state::StateName;
 /// The header on every answer; its value is a state. What answers without it is not softclose.
 pub const STATE_HEADER: &str = "x-softclose-state";
 
+/// The header on a request that was sent back to the balancer; its body is the value too.
+pub const REFUSED: (&str, &str) = ("x-softclose", "refused");
+
 /// The longest that one `GET /wait` is held. A waiting stream on a VM that traps is never answered, so callers ask again.
 pub const WAIT_MAX: Duration = Duration::from_secs(15);
 

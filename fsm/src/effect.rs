@@ -38,6 +38,12 @@ pub struct Transition {
     pub active: u64,
     /// On what ground, where there is one.
     pub verdict: Option<Verdict>,
+    /// Requests let in since the flip, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<u64>,
+    /// How many may have been cut so far, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_at_most: Option<u64>,
 }
 
 /// What is counted over the life of the process.
@@ -45,7 +51,7 @@ pub struct Transition {
 pub enum Counter {
     /// Drains begun.
     Drains,
-    /// Flips on a believed zero.
+    /// Flips on a believed zero; health first: ends on one.
     CleanCloses,
     /// Drains that ended at the deadline with requests in flight.
     FaultsDeadline,
@@ -57,4 +63,6 @@ pub enum Counter {
     RefusedCommands,
     /// 503 answers served on the balancer path.
     HardAnswers,
+    /// Soft answers served on the balancer path.
+    SoftAnswers,
 }

@@ -10,6 +10,9 @@
 //!    '------Reopen---------'----------Reopen------------'
 //! ```
 //!
+//! A plan whose order is health first goes from OPEN to CLOSING at once; there it waits for zero as DRAINING does, and for the end
+//! of the hold, and its deadline leads to FAULT from there.
+//!
 //! * [`step`] is the whole machine: one pure function over the shared [`Record`].
 //! * [`handle`] is the only way a host drives it: read, step, compare-and-swap, then perform the effects.
 //! * [`Registry`] is the roll call: who counts, and who has heard of the drain.
@@ -41,11 +44,13 @@ pub use drive::{Handled, Host, Loaded, Stored, handle};
 pub use effect::{Counter, Effect, Transition};
 pub use input::{Input, Probe, Refusal, Reply, Warning};
 pub use machine::{Step, step};
-pub use plan::{FieldError, Plan, Preset};
+pub use plan::{Arrivals, Deflection, FieldError, Order, Plan, Preset};
 pub use probers::{PROBERS_MAX, Prober, Probers};
-pub use record::{Answer, Distrust, DistrustReason, Event, EventName, Opinion, Path, Reading, Record, RollCall};
+pub use record::{
+    Aftermath, Answer, Distrust, DistrustReason, Event, EventName, Opinion, Path, Reading, Record, RollCall,
+};
 pub use registry::{Enrolled, LedgerKind, ROLL_CALL_WAIT, Registry, Role, SLOTS_MAX, Slot};
-pub use state::{Closed, Closing, Draining, Fault, FaultReason, Open, State, StateName, Verdict};
+pub use state::{Closed, Closing, Draining, Fault, FaultReason, Open, Quest, State, StateName, Verdict};
 pub use status::Status;
 pub use time::Instant;
 

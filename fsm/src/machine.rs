@@ -1,13 +1,14 @@
+mod due;
+
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::CONFIRM;
 use crate::effect::{Counter, Effect, Transition};
 use crate::input::{Input, Probe, Refusal, Reply, Warning};
-use crate::plan::Plan;
-use crate::record::{Distrust, DistrustReason, EventName, Opinion, Path, Reading, Record};
+use crate::plan::{Order, Plan};
+use crate::record::{Aftermath, Distrust, DistrustReason, EventName, Opinion, Path, Reading, Record};
 use crate::registry::ROLL_CALL_WAIT;
-use crate::state::{Closed, Closing, Draining, Fault, FaultReason, Open, State, StateName, Verdict};
+use crate::state::{Closed, Closing, Draining, Fault, FaultReason, Open, Quest, State, StateName, Verdict};
 use crate::time::Instant;
 
 /// How long Envoy's own counters, once brought, speak for the present. The preStop command brings them every second.
@@ -34,39 +35,8 @@ pub fn step(record: &Record, now: Instant, reading: Reading, input: &Input) -> S
     let mut next = Next { record: record.clone(), effects: Vec::new(), now, reading };
     next.settle();
     let reply = next.take(input);
+    next.watch();
     Step { record: next.record, effects: next.effects, reply }
-}
-
-impl Record {
-    /// The next time after `now` at which a `Tick` may decide something; none while only an input can.
-    pub fn deadline(&self, now: Instant) -> Option<Instant> {
-        let candidates = match &self.state {
-            State::Open(_) | State::Closed(_) => [None, None, None, None],
-            State::Draining(draining) => [
-                draining.deadline,
-                Some(draining.since.after(ROLL_CALL_WAIT)),
-                draining.zero_since.map(|since| draining.idle_from(since)),
-                self.probers.unheard_from(draining.plan.fall),
-            ],
-            State::Closing(closing) => {
-                let over = self.probers.hold_over(closing.since, &closing.plan, now);
-                [Some(over), self.probers.next_silence(now), None, None]
-            }
-            State::Fault(fault) if fault.may_exit => [None, None, None, None],
-            State::Fault(fault) => {
-                let over = self.probers.hold_over(fault.since, &fault.plan, now);
-                [Some(over), self.probers.next_silence(now), None, None]
-            }
-        };
-        candidates.into_iter().flatten().filter(|at| *at > now).min()
-    }
-}
-
-impl Draining {
-    /// When zero since `zero_since` is believed to be idle.
-    fn idle_from(&self, zero_since: Instant) -> Instant {
-        zero_since.after(self.plan.settle.max(CONFIRM))
-    }
 }
 
 /// A step under way.
@@ -110,8 +80,8 @@ impl Next {
 
             (Open | Draining | Closing | Closed | Fault, Input::Probe(probe)) => self.probe(probe),
             (Open | Draining | Closing | Closed | Fault, Input::EnvoyDrainStarted) => self.envoy_drain_started(),
-            (Draining, Input::Observe(active)) => self.observe(*active),
-            (Open | Closing | Closed | Fault, Input::Observe(_)) => accepted(),
+            (Draining | Closing, Input::Observe(active)) => self.observe(*active),
+            (Open | Closed | Fault, Input::Observe(_)) => accepted(),
             (Open | Draining | Closing | Closed | Fault, Input::Distrust(reason)) => self.distrust(*reason),
             (Open | Draining | Closing | Closed | Fault, Input::Tick) => Reply::Noted,
         }
@@ -121,29 +91,31 @@ impl Next {
     fn settle(&mut self) {
         self.end_roll_call();
         self.miss_probers();
-        match self.record.state.clone() {
-            State::Open(_) | State::Closed(_) => {}
-            State::Draining(draining) => self.settle_draining(&draining),
-            State::Closing(closing) => {
-                if self.record.probers.hold_over(closing.since, &closing.plan, self.now) <= self.now {
+        match (&self.record.state, self.record.quest()) {
+            (State::Open(_) | State::Closed(_), _) | (State::Draining(_), None) => {}
+            (State::Draining(_) | State::Closing(_), Some(quest)) => self.settle_quest(quest),
+            (State::Closing(_), None) => {
+                if self.told_enough() {
                     self.close();
                 }
             }
-            State::Fault(fault) => {
-                let over = self.record.probers.hold_over(fault.since, &fault.plan, self.now) <= self.now;
-                if over && !fault.may_exit {
-                    self.record.state = State::Fault(Fault { may_exit: true, ..fault });
+            (State::Fault(fault), _) => {
+                if self.told_enough() && !fault.may_exit {
+                    self.record.state = State::Fault(Fault { may_exit: true, ..fault.clone() });
                     self.change(None);
                 }
             }
         }
+        self.watch();
     }
 
     /// Who has not answered by now does not count, so the count is not whole; unless it turns out that everybody did count and
     /// was only late (a busy main thread, a process that was stopped for a while).
     fn end_roll_call(&mut self) {
-        let State::Draining(draining) = &self.record.state else { return };
-        let due = draining.since.after(ROLL_CALL_WAIT) <= self.now;
+        if !self.record.waits_for_zero() {
+            return;
+        }
+        let due = self.record.state.since().after(ROLL_CALL_WAIT) <= self.now;
         let roll_call = self.reading.roll_call;
         match self.record.distrust {
             None if due && !roll_call.complete() => {
@@ -161,51 +133,63 @@ impl Next {
     /// A balancer that was not heard may have marked the server DOWN and cut what it carried. Before any zero is believed, because
     /// a process that was frozen sees those streams end before the next check; and sticky, because that check heals nothing.
     fn miss_probers(&mut self) {
-        if let State::Draining(draining) = &self.record.state
-            && self.record.probers.unheard_from(draining.plan.fall).is_some_and(|from| from <= self.now)
-        {
+        if self.record.unheard_from().is_some_and(|from| from <= self.now) {
             self.distrust(DistrustReason::Unheard);
         }
     }
 
-    fn settle_draining(&mut self, draining: &Draining) {
+    fn settle_quest(&mut self, quest: Quest) {
         // Who cannot see leaves the decision to those who can, and past the deadline waits for them a little.
         let unseen = self.reading.blind && self.record.distrust.is_none();
-        if unseen && draining.deadline.is_none_or(|deadline| deadline.after(BLIND_WAIT) > self.now) {
+        if unseen && quest.deadline.is_none_or(|deadline| deadline.after(BLIND_WAIT) > self.now) {
             return;
         }
-        let zero = self.believed_active(draining) == Some(0);
-        if let Some(since) = draining.zero_since
-            && zero
-            && draining.idle_from(since) <= self.now
-        {
-            return self.flip_on_zero(since);
+        let zero = self.believed_active(quest) == Some(0);
+        let zero_since = zero.then(|| quest.zero_since.unwrap_or(self.now));
+        let due = quest.deadline.is_some_and(|deadline| deadline <= self.now);
+        match zero_since {
+            Some(since) if self.ends(quest, due) => return self.end_on_zero(since),
+            None if due => return self.fault(quest),
+            Some(_) | None => {}
         }
-        let zero_since = zero.then(|| draining.zero_since.unwrap_or(self.now));
-        if draining.deadline.is_some_and(|deadline| deadline <= self.now) {
-            return match zero_since {
-                Some(since) => self.flip_on_zero(since),
-                None => self.fault(draining),
-            };
+        if zero_since != quest.zero_since {
+            self.record.set_quest(Quest { zero_since, ..quest });
         }
-        if zero_since != draining.zero_since
-            && let State::Draining(draining) = &mut self.record.state
-        {
-            draining.zero_since = zero_since;
+    }
+
+    /// Whether a zero ends the wait for it.
+    fn ends(&self, quest: Quest, due: bool) -> bool {
+        let settled = quest.zero_since.is_some_and(|since| self.record.idle_from(since, false) <= self.now);
+        match self.record.state.name() {
+            // At the deadline the balancer is told, whether or not it has heard the soft answer: nothing is in flight.
+            StateName::Draining => due || (settled && self.told_enough()),
+            StateName::Closing => (due || settled) && self.told_enough(),
+            StateName::Open | StateName::Closed | StateName::Fault => false,
         }
+    }
+
+    fn told_enough(&self) -> bool {
+        self.record.told_enough(self.now).is_some_and(|told| told <= self.now)
+    }
+
+    /// Keeps account of the most in flight while something can be cut.
+    fn watch(&mut self) {
+        let Some(aftermath) = self.record.aftermath.filter(|aftermath| self.record.may_cut(aftermath)) else { return };
+        let peak = Some(self.reading.active).max(aftermath.peak);
+        self.record.aftermath = Some(Aftermath { peak, ..aftermath });
     }
 
     /// Requests in flight as far as anything says so that is to be believed.
-    fn believed_active(&self, draining: &Draining) -> Option<u64> {
+    fn believed_active(&self, quest: Quest) -> Option<u64> {
         match self.record.distrust {
             None if self.reading.blind => None,
             None => self.reading.roll_call.complete().then_some(self.reading.active),
-            Some(_) => self.fresh_opinion(draining),
+            Some(_) => self.fresh_opinion(quest),
         }
     }
 
-    fn fresh_opinion(&self, draining: &Draining) -> Option<u64> {
-        draining.opinion.filter(|opinion| self.now.since(opinion.at) <= OPINION_LASTS).map(|opinion| opinion.active)
+    fn fresh_opinion(&self, quest: Quest) -> Option<u64> {
+        quest.opinion.filter(|opinion| self.now.since(opinion.at) <= OPINION_LASTS).map(|opinion| opinion.active)
     }
 
     fn drain(&mut self, plan: Plan) {
@@ -217,11 +201,26 @@ impl Next {
         self.record.drains = self.record.drains.saturating_add(1);
         self.record.note(EventName::Drain, self.now);
         self.effects.push(Effect::Count(Counter::Drains));
+        self.record.aftermath = None;
         let deadline = plan.deadline.map(|span| self.now.after(span));
-        self.enter(State::Draining(Draining { since: self.now, plan, deadline, zero_since: None, opinion: None }));
+        match plan.order {
+            Order::IdleFirst => {
+                if plan.soft_status.is_some() {
+                    self.record.probers.forget_answers();
+                }
+                let (zero_since, opinion) = (None, None);
+                self.enter(State::Draining(Draining { since: self.now, plan, deadline, zero_since, opinion }));
+            }
+            Order::HealthFirst => {
+                self.health_fails();
+                let quest = Some(Quest { deadline, zero_since: None, opinion: None });
+                let verdict = Verdict::HealthFirst { active: self.reading.active };
+                self.enter(State::Closing(Closing { since: self.now, plan, verdict, quest }));
+            }
+        }
     }
 
-    fn flip_on_zero(&mut self, zero_since: Instant) {
+    fn end_on_zero(&mut self, zero_since: Instant) {
         let verdict = match self.record.distrust {
             None => Verdict::Clean,
             Some(distrust) => Verdict::SecondOpinion { distrust: distrust.reason },
@@ -230,7 +229,10 @@ impl Next {
             self.effects.push(Effect::Count(Counter::CleanCloses));
         }
         self.record.note(EventName::ActiveZero, zero_since);
-        self.close_lb(verdict);
+        match &self.record.state {
+            State::Closing(_) => self.close_by(verdict),
+            State::Open(_) | State::Draining(_) | State::Closed(_) | State::Fault(_) => self.close_lb(verdict),
+        }
     }
 
     fn close_lb(&mut self, verdict: Verdict) {
@@ -238,15 +240,21 @@ impl Next {
             return;
         };
         let plan = draining.plan.clone();
-        self.record.probers.forget_answers();
-        self.record.note(EventName::HealthFail, self.now);
-        self.enter(State::Closing(Closing { since: self.now, plan, verdict }));
+        self.health_fails();
+        self.enter(State::Closing(Closing { since: self.now, plan, verdict, quest: None }));
     }
 
-    fn fault(&mut self, draining: &Draining) {
+    /// The balancer path turns 503, and the account of what comes after that begins.
+    fn health_fails(&mut self) {
+        self.record.probers.forget_answers();
+        self.record.note(EventName::HealthFail, self.now);
+        self.record.aftermath = Some(Aftermath { admitted: self.reading.admitted, ..Aftermath::default() });
+    }
+
+    fn fault(&mut self, quest: Quest) {
         let (reason, counter, active) = match self.record.distrust {
             Some(distrust) => {
-                (FaultReason::Distrust(distrust.reason), Counter::FaultsDistrust, self.fresh_opinion(draining))
+                (FaultReason::Distrust(distrust.reason), Counter::FaultsDistrust, self.fresh_opinion(quest))
             }
             None if !self.reading.roll_call.complete() => {
                 (FaultReason::Distrust(DistrustReason::RollCall), Counter::FaultsDistrust, None)
@@ -256,16 +264,34 @@ impl Next {
             }
             None => (FaultReason::Deadline, Counter::FaultsDeadline, Some(self.reading.active)),
         };
-        self.record.probers.forget_answers();
+        let Some(plan) = self.record.plan().cloned() else { return };
+        let told = match &self.record.state {
+            State::Closing(closing) => Some(closing.since),
+            State::Open(_) | State::Draining(_) | State::Closed(_) | State::Fault(_) => None,
+        };
+        let may_exit = told.is_some() && self.told_enough();
         self.record.note(EventName::Fault, self.now);
-        self.record.note(EventName::HealthFail, self.now);
+        if told.is_none() {
+            self.health_fails();
+        }
         self.effects.push(Effect::Count(counter));
-        let plan = draining.plan.clone();
-        self.enter(State::Fault(Fault { since: self.now, plan, reason, active, may_exit: false }));
+        self.enter(State::Fault(Fault { since: self.now, plan, reason, active, may_exit, told }));
     }
 
     fn close(&mut self) {
-        let (Some(verdict), Some(plan)) = (self.record.verdict(), self.record.plan().cloned()) else { return };
+        let verdict = match &self.record.state {
+            State::Closing(Closing { quest: Some(_), .. }) => Some(Verdict::Operator { active: self.reading.active }),
+            State::Open(_) | State::Draining(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => {
+                self.record.verdict()
+            }
+        };
+        if let Some(verdict) = verdict {
+            self.close_by(verdict);
+        }
+    }
+
+    fn close_by(&mut self, verdict: Verdict) {
+        let Some(plan) = self.record.plan().cloned() else { return };
         self.record.note(EventName::ReadinessFail, self.now);
         self.enter(State::Closed(Closed { since: self.now, plan, verdict }));
     }
@@ -273,6 +299,7 @@ impl Next {
     fn reopen(&mut self, warning: Option<Warning>) -> Reply {
         self.record.note(EventName::Reopen, self.now);
         self.effects.push(Effect::Count(Counter::Reopens));
+        self.record.aftermath = None;
         self.enter(State::Open(Open { since: self.now }));
         Reply::Accepted { warnings: warning.into_iter().chain(self.envoy_warning()).collect() }
     }
@@ -288,18 +315,30 @@ impl Next {
 
     fn probe(&mut self, probe: &Probe) -> Reply {
         let answer = self.record.answer(probe.path);
-        match (probe.path, &probe.prober) {
-            (Path::Balancer, Some(prober)) => {
-                self.record.probers.asked(prober, self.now);
-                if answer.status == 503 {
-                    let fall = self.record.plan().map_or(u32::MAX, |plan| plan.fall);
-                    self.record.probers.told(prober, fall, self.now);
-                }
-            }
-            (Path::Balancer, None) | (Path::Readiness, _) => {}
+        if probe.path == Path::Readiness {
+            return Reply::Answer(answer);
         }
-        if probe.path == Path::Balancer && answer.status == 503 {
+        let (draining, plan) = (answer.state == StateName::Draining, self.record.plan());
+        let soft = draining && plan.is_some_and(|plan| plan.soft_status.is_some());
+        let hard = !draining && answer.status == 503;
+        if let Some(prober) = &probe.prober {
+            let fall = plan.map_or(u32::MAX, |plan| plan.fall);
+            self.record.probers.asked(prober, self.now);
+            if hard {
+                self.record.probers.told(prober, fall, self.now);
+            }
+            if soft {
+                self.record.probers.told_softly(prober, self.now);
+            }
+        }
+        if hard {
             self.effects.push(Effect::Count(Counter::HardAnswers));
+            if let Some(aftermath) = &mut self.record.aftermath {
+                aftermath.hard = aftermath.hard.saturating_add(1);
+            }
+        }
+        if soft {
+            self.effects.push(Effect::Count(Counter::SoftAnswers));
         }
         Reply::Answer(answer)
     }
@@ -313,11 +352,11 @@ impl Next {
     }
 
     fn observe(&mut self, active: u64) -> Reply {
-        if let State::Draining(draining) = &mut self.record.state {
-            draining.opinion = Some(Opinion { active, at: self.now });
+        if let Some(quest) = self.record.quest() {
+            self.record.set_quest(Quest { opinion: Some(Opinion { active, at: self.now }), ..quest });
+            // News of zero starts the settling now, not at the next tick; news of work ends it.
+            self.settle();
         }
-        // News of zero starts the settling now, not at the next tick; news of work ends it.
-        self.settle();
         accepted()
     }
 
@@ -333,8 +372,8 @@ impl Next {
         if heavier {
             self.record.distrust = Some(distrust);
             self.record.note(EventName::Distrust, self.now);
-            if let State::Draining(draining) = &mut self.record.state {
-                draining.zero_since = None;
+            if let Some(quest) = self.record.quest() {
+                self.record.set_quest(Quest { zero_since: None, ..quest });
             }
             self.change(Some(Effect::LogDistrust(distrust)));
         }
@@ -349,9 +388,13 @@ impl Next {
             after: self.now.since(self.record.state.since()),
             active: self.reading.active,
             verdict: None,
+            late: None,
+            cut_at_most: None,
         };
         self.record.state = state;
-        let transition = Transition { verdict: self.record.verdict(), ..transition };
+        self.watch();
+        let (verdict, late) = (self.record.verdict(), self.record.late(&self.reading));
+        let transition = Transition { verdict, late, cut_at_most: self.record.cut_at_most(), ..transition };
         self.change(Some(Effect::Log(transition)));
     }
 

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::state::StateName;
 use crate::time::{millis, optional_millis};
 
 /// What one drain does: fixed when the drain begins and carried in the record, so that every worker acts alike.
@@ -33,14 +34,79 @@ pub struct Plan {
     /// From the beginning of the drain to its end, whatever is in flight (`deadline_ms`); none: wait for zero.
     #[serde(rename = "deadline_ms", with = "optional_millis", default)]
     pub deadline: Option<Duration>,
+    /// What comes first (`order`). This field and those below are absent from records of a module that did not know them, and
+    /// their defaults are what that module did.
+    #[serde(default)]
+    pub order: Order,
+    /// The status of the balancer path in DRAINING (`soft_status`), where the balancer takes it for "no new requests"; none: 200.
+    /// To any other balancer it is a failed check like 503.
+    #[serde(default)]
+    pub soft_status: Option<u16>,
+    /// The body that goes with it (`soft_body`), for a balancer that looks there; none: the state's name.
+    #[serde(default)]
+    pub soft_body: Option<String>,
+    /// What becomes of new requests in DRAINING (`arrivals`).
+    #[serde(default)]
+    pub arrivals: Arrivals,
+    /// What becomes of them once health is 503 (`arrivals_closing`): until the balancer has noticed, they still come, and it may
+    /// cut them when it does.
+    #[serde(default)]
+    pub arrivals_closing: Arrivals,
+    /// The status that sends a request back to the balancer (`refuse_status`).
+    #[serde(default = "too_early")]
+    pub refuse_status: u16,
+    /// The longest declared body that the balancer still replays, in bytes (`replay_limit`).
+    #[serde(default = "replay_limit")]
+    pub replay_limit: u64,
 }
 
 /// A kind of balancer, by what it does with the health answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// HAProxy and its like, plain: 503 for `fall` checks is DOWN, and DOWN resets every connection.
+    /// HAProxy and its like, plain: 503 for `fall` checks is DOWN, and DOWN resets every connection. What is in flight then is
+    /// lost, and on a busy gateway something always is.
     Haproxy,
+    /// HAProxy with `http-check disable-on-404`: one 404 keeps new requests away and the running ones alive.
+    HaproxySoft,
+    /// HAProxy with `retry-on 425`, `option redispatch 1`, `option http-buffer-request` and a `tune.bufsize` that holds the
+    /// requests: what is refused is replayed on another server. Without waiting for the whole request HAProxy has no body to replay
+    /// when the refusal comes (measured on 2.6.12: every POST whose body came in a segment of its own was answered 425).
+    HaproxyRetry,
+    /// A balancer for which DOWN cuts nothing: AWS NLB with unhealthy connection termination off, HAProxy without
+    /// `on-marked-down shutdown-sessions`.
+    Nlb,
+}
+
+/// What comes first: an idle gateway, or the news that it leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// 503 once no request is in flight: DOWN would cut it.
+    #[default]
+    IdleFirst,
+    /// 503 at once, because DOWN cuts nothing; leave once no request is in flight and the hold is over.
+    HealthFirst,
+}
+
+/// What becomes of a new request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// It is served.
+    #[default]
+    Serve,
+    /// It is sent back, if the balancer can replay it on another server; else it is served.
+    Refuse,
+}
+
+/// How a new request is sent back to the balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deflection {
+    /// With which status.
+    pub status: u16,
+    /// The longest declared body that the balancer still replays, in bytes.
+    pub replay_limit: u64,
 }
 
 /// A field that is not what it has to be; its `Display` names the field, the value and the bound.
@@ -56,21 +122,57 @@ pub struct FieldError {
 
 impl Plan {
     /// The names of all fields of a plan.
-    pub const FIELDS: [&'static str; 7] =
-        ["preset", "settle_ms", "fall", "margin_ms", "hold_min_ms", "hold_max_ms", "deadline_ms"];
+    pub const FIELDS: [&'static str; 14] = [
+        "preset",
+        "settle_ms",
+        "fall",
+        "margin_ms",
+        "hold_min_ms",
+        "hold_max_ms",
+        "deadline_ms",
+        "order",
+        "soft_status",
+        "soft_body",
+        "arrivals",
+        "arrivals_closing",
+        "refuse_status",
+        "replay_limit",
+    ];
 
     /// The defaults of a preset.
     pub fn preset(preset: Preset) -> Self {
+        let haproxy = Self {
+            preset,
+            settle: Duration::from_secs(1),
+            // `fall 2`, `LB_BUFFER` 10 s: the configuration that the project's first measurements were made with.
+            fall: 2,
+            margin: Duration::from_millis(500),
+            hold_min: Duration::ZERO,
+            hold_max: Duration::from_secs(10),
+            deadline: None,
+            order: Order::IdleFirst,
+            soft_status: None,
+            soft_body: None,
+            arrivals: Arrivals::Serve,
+            arrivals_closing: Arrivals::Serve,
+            refuse_status: too_early(),
+            replay_limit: replay_limit(),
+        };
         match preset {
-            Preset::Haproxy => Self {
-                preset,
-                settle: Duration::from_secs(1),
-                // `fall 2`, `LB_BUFFER` 10 s: the configuration that the project's first measurements were made with.
-                fall: 2,
-                margin: Duration::from_millis(500),
-                hold_min: Duration::ZERO,
-                hold_max: Duration::from_secs(10),
-                deadline: None,
+            Preset::Haproxy => haproxy,
+            // The status that `http-check disable-on-404` is named after.
+            Preset::HaproxySoft => Self { soft_status: Some(404), ..haproxy },
+            // In CLOSING too: until DOWN the balancer goes on sending, and with shutdown-sessions DOWN cuts what was served.
+            Preset::HaproxyRetry => Self { arrivals: Arrivals::Refuse, arrivals_closing: Arrivals::Refuse, ..haproxy },
+            Preset::Nlb => Self {
+                order: Order::HealthFirst,
+                // New connections were seen to come 30 to 180 s after a target was deregistered, which for targets of type ip
+                // happens when the pod is deleted (kubernetes-sigs/aws-load-balancer-controller, issue 2366).
+                hold_min: Duration::from_secs(180),
+                // Where nobody is known to probe: two checks at AWS's defaults (UnhealthyThresholdCount 2, 30 s apart), and
+                // those 180 s.
+                hold_max: Duration::from_secs(240),
+                ..haproxy
             },
         }
     }
@@ -96,11 +198,45 @@ impl Plan {
         for (field, value) in fields {
             plan.set(field, value)?;
         }
+        if plan.hold_min == Self::preset(plan.preset).hold_min {
+            // A default does not stand in the way of what somebody chose.
+            plan.hold_min = plan.hold_min.min(plan.hold_max);
+        }
         if plan.hold_min > plan.hold_max {
             let bound = format!("at most hold_max_ms ({})", plan.hold_max.as_millis());
             return Err(FieldError::new("hold_min_ms", &format!("{}", plan.hold_min.as_millis()), &bound));
         }
-        Ok(plan)
+        plan.contradiction().map_or(Ok(plan), Err)
+    }
+
+    /// How a new request is sent back in `state`; none: it is served.
+    pub fn deflection(&self, state: StateName) -> Option<Deflection> {
+        let arrivals = match state {
+            StateName::Open => Arrivals::Serve,
+            StateName::Draining => self.arrivals,
+            StateName::Closing | StateName::Closed | StateName::Fault => self.arrivals_closing,
+        };
+        match arrivals {
+            Arrivals::Serve => None,
+            Arrivals::Refuse => Some(Deflection { status: self.refuse_status, replay_limit: self.replay_limit }),
+        }
+    }
+
+    /// Fields that would be without effect, and so are somebody's mistake.
+    fn contradiction(&self) -> Option<FieldError> {
+        let soft = self.soft_status.map(|status| format!("{status}"));
+        match (self.order, soft, &self.soft_body) {
+            (Order::HealthFirst, Some(status), _) => {
+                Some(FieldError::new("soft_status", &status, "none where order is health-first: there is no DRAINING"))
+            }
+            (Order::HealthFirst, None, None) if self.arrivals == Arrivals::Refuse => {
+                let expected =
+                    "serve where order is health-first: there is no DRAINING, arrivals_closing is what counts";
+                Some(FieldError::new("arrivals", "refuse", expected))
+            }
+            (_, None, Some(body)) => Some(FieldError::new("soft_body", body, "absent without soft_status")),
+            (Order::IdleFirst | Order::HealthFirst, _, _) => None,
+        }
     }
 
     fn set(&mut self, field: &str, value: &str) -> Result<(), FieldError> {
@@ -117,6 +253,15 @@ impl Plan {
             "hold_min_ms" => self.hold_min = millis_within(field, value, 0..=TEN_MINUTES)?,
             "hold_max_ms" => self.hold_max = millis_within(field, value, 0..=TEN_MINUTES)?,
             "deadline_ms" => self.deadline = Some(millis_within(field, value, 1..=DAY)?),
+            "order" => self.order = named(field, value, Order::ALL)?,
+            "soft_status" if value == "none" => self.soft_status = None,
+            "soft_status" => self.soft_status = Some(status_within(field, value, 200, " or none")?),
+            "soft_body" => self.soft_body = Some(body(field, value)?),
+            "arrivals" => self.arrivals = named(field, value, Arrivals::ALL)?,
+            "arrivals_closing" => self.arrivals_closing = named(field, value, Arrivals::ALL)?,
+            "refuse_status" => self.refuse_status = status_within(field, value, 400, "")?,
+            // A balancer buffers a request before it knows where to send it; nobody gives each of them more than 16 MiB.
+            "replay_limit" => self.replay_limit = whole_within(field, value, 0..=16_777_216)?,
             _ => return Err(FieldError::unknown(field, value, &Self::FIELDS)),
         }
         Ok(())
@@ -125,15 +270,26 @@ impl Plan {
 
 impl Preset {
     /// All presets, by name.
-    pub const ALL: [(&'static str, Self); 1] = [("haproxy", Self::Haproxy)];
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("haproxy", Self::Haproxy),
+        ("haproxy-soft", Self::HaproxySoft),
+        ("haproxy-retry", Self::HaproxyRetry),
+        ("nlb", Self::Nlb),
+    ];
 
     fn parse(value: &str) -> Result<Self, FieldError> {
-        Self::ALL
-            .iter()
-            .find(|(name, _)| *name == value)
-            .map(|(_, preset)| *preset)
-            .ok_or_else(|| FieldError::new("preset", value, &one_of(&Self::ALL.map(|(name, _)| name))))
+        named("preset", value, Self::ALL)
     }
+}
+
+impl Order {
+    /// Both, by name.
+    pub const ALL: [(&'static str, Self); 2] = [("idle-first", Self::IdleFirst), ("health-first", Self::HealthFirst)];
+}
+
+impl Arrivals {
+    /// Both, by name.
+    pub const ALL: [(&'static str, Self); 2] = [("serve", Self::Serve), ("refuse", Self::Refuse)];
 }
 
 impl FieldError {
@@ -180,6 +336,47 @@ pub(crate) fn whole_within(field: &str, value: &str, bounds: RangeInclusive<u64>
 /// Anything else, naming the bounds.
 pub(crate) fn millis_within(field: &str, value: &str, bounds: RangeInclusive<u64>) -> Result<Duration, FieldError> {
     whole_within(field, value, bounds).map(Duration::from_millis)
+}
+
+/// The status that a balancer is asked to retry on: 425 Too Early. Applications hardly ever say it themselves, unlike 503, which
+/// the balancer would then replay as well.
+fn too_early() -> u16 {
+    425
+}
+
+/// Half of HAProxy's default `tune.bufsize` (16,384 bytes), which has to hold the headers and `tune.maxrewrite` (1,024) as well.
+fn replay_limit() -> u64 {
+    8_192
+}
+
+/// The value of that name.
+fn named<T: Copy, const N: usize>(field: &str, value: &str, all: [(&str, T); N]) -> Result<T, FieldError> {
+    all.iter()
+        .find(|(name, _)| *name == value)
+        .map(|(_, found)| *found)
+        .ok_or_else(|| FieldError::new(field, value, &one_of(&all.map(|(name, _)| name))))
+}
+
+/// `value` as an HTTP status from `lowest` to 599.
+fn status_within(field: &str, value: &str, lowest: u16, or: &str) -> Result<u16, FieldError> {
+    let status = whole_within(field, value, u64::from(lowest)..=599);
+    status
+        .map(|status| u16::try_from(status).unwrap_or(u16::MAX))
+        .map_err(|error| FieldError { expected: format!("{}{or}", error.expected), ..error })
+}
+
+/// `value` as a body: what a query can hold without escapes, and a balancer's receive string is likely to be.
+fn body(field: &str, value: &str) -> Result<String, FieldError> {
+    const LONGEST: usize = 64;
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"&#%+".contains(&byte);
+    if (1..=LONGEST).contains(&value.len()) && value.bytes().all(plain) {
+        return Ok(value.to_owned());
+    }
+    Err(FieldError::new(
+        field,
+        value,
+        &format!("1 to {LONGEST} printable ASCII characters, none of them a space or & # % +"),
+    ))
 }
 
 /// "one of a, b".

@@ -54,7 +54,10 @@ pub struct Prober {
     pub interval_us: Option<u64>,
     /// 503 answers served to it since the flip.
     pub hard: u64,
-    /// When it was served its `fall`-th.
+    /// Soft answers served to it in DRAINING.
+    #[serde(default)]
+    pub soft: u64,
+    /// When it was served enough of them: its `fall`-th 503, or in DRAINING its first soft answer.
     #[serde(rename = "told_us")]
     pub told: Option<Instant>,
     /// Its newest gaps in microseconds, oldest first.
@@ -101,8 +104,7 @@ impl Probers {
 
     /// Notes that `address` is served a hard answer at `now`; after `fall` of them a balancer knows.
     pub(crate) fn told(&mut self, address: &str, fall: u32, now: Instant) {
-        let address: String = address.chars().take(ADDRESS_MAX).collect();
-        if let Some(prober) = self.seen.iter_mut().find(|prober| prober.address == address) {
+        if let Some(prober) = self.named(address) {
             prober.hard = prober.hard.saturating_add(1);
             if prober.hard >= u64::from(fall) && prober.told.is_none() {
                 prober.told = Some(now);
@@ -110,13 +112,35 @@ impl Probers {
         }
     }
 
-    /// Begins a hold: nobody has been told yet.
+    /// Notes that `address` is served a soft answer at `now`. One is enough: HAProxy takes a server out of rotation at the first
+    /// 404, whatever its `fall`.
+    pub(crate) fn told_softly(&mut self, address: &str, now: Instant) {
+        if let Some(prober) = self.named(address) {
+            prober.soft = prober.soft.saturating_add(1);
+            prober.told.get_or_insert(now);
+        }
+    }
+
+    /// Begins a phase with an answer of its own: nobody has been told yet.
     pub(crate) fn forget_answers(&mut self) {
         for prober in &mut self.seen {
             prober.hard = 0;
+            prober.soft = 0;
             prober.told = None;
         }
         self.overflowed = false;
+    }
+
+    /// When the soft answer that is given since `since` has been heard, as far as known at `now`: every known prober was served
+    /// it, and had its margin for the requests that were on their way; never before the plan's shortest hold. None while one that
+    /// still probes was not served: only its next probe or its silence changes that.
+    ///
+    /// Where nobody is known to probe, or somebody may who is not named, it takes the longest hold.
+    pub(crate) fn heard(&self, since: Instant, plan: &Plan, now: Instant) -> Option<Instant> {
+        if self.overflowed || self.listening(now).next().is_none() {
+            return Some(since.after(plan.hold_max));
+        }
+        self.had_their_time(since, plan, 1, now)
     }
 
     /// When a hold that began at `since` is over, as far as known at `now`: every known prober was served `fall` hard answers
@@ -126,15 +150,20 @@ impl Probers {
         if self.overflowed || self.listening(now).next().is_none() {
             return longest;
         }
+        self.had_their_time(since, plan, plan.fall, now).map_or(longest, |over| over.min(longest))
+    }
+
+    /// When all who listen were told, in `answers` answers since `since`, and had their margin; none while one was not told.
+    fn had_their_time(&self, since: Instant, plan: &Plan, answers: u32, now: Instant) -> Option<Instant> {
         let mut over = since.after(plan.hold_min);
         for prober in self.listening(now) {
-            let Some(told) = prober.told else { return longest };
+            let told = prober.told?;
             let interval = prober.interval().unwrap_or_default();
             let margin = plan.margin.max(interval);
             over = over.max(told.after(margin));
-            over = over.max(since.after(interval.saturating_mul(plan.fall).saturating_add(margin)));
+            over = over.max(since.after(interval.saturating_mul(answers).saturating_add(margin)));
         }
-        over.min(longest)
+        Some(over)
     }
 
     /// The next time after `now` at which a prober counts as gone, which may end a hold earlier.
@@ -145,6 +174,11 @@ impl Probers {
     /// All that are remembered, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Prober> {
         self.seen.iter()
+    }
+
+    fn named(&mut self, address: &str) -> Option<&mut Prober> {
+        let address: String = address.chars().take(ADDRESS_MAX).collect();
+        self.seen.iter_mut().find(|prober| prober.address == address)
     }
 
     fn listening(&self, now: Instant) -> impl Iterator<Item = &Prober> {
@@ -165,6 +199,7 @@ impl Prober {
             last: now,
             interval_us: None,
             hard: 0,
+            soft: 0,
             told: None,
             gaps_us: Vec::new(),
             pace_us: None,

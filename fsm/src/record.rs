@@ -1,10 +1,12 @@
+use alloc::borrow::ToOwned;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{Deflection, Plan};
 use crate::probers::Probers;
-use crate::state::{Open, State, StateName, Verdict};
+use crate::state::{Closing, Draining, Open, Quest, State, StateName, Verdict};
 use crate::time::Instant;
 
 /// Everything that the workers of one process share about the gate. One of them at a time replaces it, by compare-and-swap.
@@ -28,6 +30,23 @@ pub struct Record {
     pub probers: Probers,
     /// What happened, oldest first; the newest [`Record::EVENTS_MAX`].
     pub events: Vec<Event>,
+    /// What came after the flip; none before it, and in a record of a module that kept no account of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aftermath: Option<Aftermath>,
+}
+
+/// What came after the flip, which a balancer that cuts may have cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aftermath {
+    /// Hard answers served on the balancer path, to whomever. No balancer has been served more than that, so none has marked this
+    /// server DOWN before there were `fall` of them.
+    pub hard: u64,
+    /// What [`Reading::admitted`] was at the flip.
+    pub admitted: u64,
+    /// The most in flight since something could be cut, by a balancer that is what the plan says: since the `fall`-th hard answer,
+    /// or since the pod may leave. None before. What was sent back to the balancer was never in flight, so one that is on its
+    /// way back when the balancer cuts is not in here.
+    pub peak: Option<u64>,
 }
 
 /// Why the count is not to be believed.
@@ -122,12 +141,14 @@ pub enum Path {
 }
 
 /// The answer to a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// The state it speaks for; also the body and the `x-softclose-state` header.
+    /// The state it speaks for, and the `x-softclose-state` header.
     pub state: StateName,
+    /// The body, but for the end of its line.
+    pub body: String,
 }
 
 /// A fresh reading of the ledger.
@@ -137,6 +158,8 @@ pub struct Reading {
     pub blind: bool,
     /// Requests in flight over all workers.
     pub active: u64,
+    /// Requests let in while a drain was under way or past, since the process started.
+    pub admitted: u64,
     /// How far the newest roll call has come.
     pub roll_call: RollCall,
 }
@@ -168,6 +191,7 @@ impl Record {
             changes: 0,
             probers: Probers::default(),
             events: Vec::new(),
+            aftermath: None,
         }
     }
 
@@ -179,13 +203,65 @@ impl Record {
     /// What a probe of `path` is told.
     pub fn answer(&self, path: Path) -> Answer {
         let state = self.state.name();
+        let soft = self.plan().filter(|_| path == Path::Balancer && state == StateName::Draining);
         let status = match (path, state) {
-            (Path::Balancer, StateName::Open | StateName::Draining) => 200,
+            (Path::Balancer, StateName::Draining) => soft.and_then(|plan| plan.soft_status).unwrap_or(200),
+            (Path::Balancer, StateName::Open) => 200,
             (Path::Balancer, StateName::Closing | StateName::Closed | StateName::Fault) => 503,
             (Path::Readiness, StateName::Open | StateName::Draining | StateName::Closing | StateName::Fault) => 200,
             (Path::Readiness, StateName::Closed) => 503,
         };
-        Answer { status, state }
+        let body = soft.and_then(|plan| plan.soft_body.clone());
+        Answer { status, state, body: body.unwrap_or_else(|| state.as_str().to_owned()) }
+    }
+
+    /// How a new request is sent back to the balancer; none: it is served.
+    pub fn deflection(&self) -> Option<Deflection> {
+        self.plan().and_then(|plan| plan.deflection(self.state.name()))
+    }
+
+    /// Whether a drain is under way that waits for zero: in DRAINING, and health first in CLOSING.
+    pub fn waits_for_zero(&self) -> bool {
+        self.quest().is_some()
+    }
+
+    /// Since when every reading was a believed zero, where one is waited for.
+    pub fn zero_since(&self) -> Option<Instant> {
+        self.quest().and_then(|quest| quest.zero_since)
+    }
+
+    /// Requests let in since the flip by `reading`; none before the flip, or if nobody kept account of it.
+    pub fn late(&self, reading: &Reading) -> Option<u64> {
+        self.aftermath.map(|aftermath| reading.admitted.saturating_sub(aftermath.admitted))
+    }
+
+    /// How many requests may have been cut so far, at most; none while that is open: before the balancer can have noticed, and if
+    /// nobody kept account of it.
+    pub fn cut_at_most(&self) -> Option<u64> {
+        self.aftermath.and_then(|aftermath| aftermath.peak)
+    }
+
+    /// The zero that is waited for.
+    pub(crate) fn quest(&self) -> Option<Quest> {
+        match &self.state {
+            State::Draining(Draining { deadline, zero_since, opinion, .. }) => {
+                Some(Quest { deadline: *deadline, zero_since: *zero_since, opinion: *opinion })
+            }
+            State::Closing(closing) => closing.quest,
+            State::Open(_) | State::Closed(_) | State::Fault(_) => None,
+        }
+    }
+
+    /// Replaces the zero that is waited for, where one is.
+    pub(crate) fn set_quest(&mut self, quest: Quest) {
+        match &mut self.state {
+            State::Draining(draining) => {
+                draining.zero_since = quest.zero_since;
+                draining.opinion = quest.opinion;
+            }
+            State::Closing(Closing { quest: old @ Some(_), .. }) => *old = Some(quest),
+            State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => {}
+        }
     }
 
     /// Whether the pod may leave: the balancer was given its time.
@@ -251,7 +327,7 @@ impl DistrustReason {
     /// Whether requests may have been cut before any counter read zero, so that no zero says how many.
     pub fn may_have_cut(self) -> bool {
         match self {
-            // Envoy answers what a trapped VM held 503, or resets it.
+            // Where the manifest says failure_policy: FAIL_OPEN, Envoy answers what a trapped VM held 503, or resets it.
             Self::Cut | Self::Unheard | Self::Trap => true,
             Self::RollCall | Self::Config | Self::Record | Self::Ledger => false,
         }

@@ -53,6 +53,20 @@ pub struct Closing {
     pub plan: Plan,
     /// On what ground the flip was made.
     pub verdict: Verdict,
+    /// Health first: the zero that is still waited for. None: the flip was the end of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quest: Option<Quest>,
+}
+
+/// A zero that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quest {
+    /// When the wait ends, whatever is in flight.
+    pub deadline: Option<Instant>,
+    /// Since when every reading was a believed zero.
+    pub zero_since: Option<Instant>,
+    /// What the preStop command read from Envoy's own counters, if it did.
+    pub opinion: Option<Opinion>,
 }
 
 /// Data of [`State::Closed`].
@@ -79,6 +93,16 @@ pub struct Fault {
     pub active: Option<u64>,
     /// The hold is over: the pod may leave.
     pub may_exit: bool,
+    /// Health first: when the balancer was told, long before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Instant>,
+}
+
+impl Fault {
+    /// Since when the balancer has had its time.
+    pub(crate) fn hold_since(&self) -> Instant {
+        self.told.unwrap_or(self.since)
+    }
 }
 
 /// On what ground the balancer was told 503: whether anything may have been cut on our account.
@@ -94,6 +118,11 @@ pub enum Verdict {
     },
     /// An operator asked, with so many requests in flight.
     Operator {
+        /// Requests in flight at that moment.
+        active: u64,
+    },
+    /// By plan the balancer was told first, with so many requests in flight, and zero is still waited for: no end yet.
+    HealthFirst {
         /// Requests in flight at that moment.
         active: u64,
     },

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::probers::Prober;
 use crate::record::{Distrust, Event, Opinion, Reading, Record, RollCall};
 use crate::registry::LedgerKind;
-use crate::state::{State, StateName, Verdict};
+use crate::state::{StateName, Verdict};
 use crate::time::{Instant, optional_millis};
 
 /// The status document: the body of every control answer.
@@ -52,6 +52,13 @@ pub struct Status {
     pub drains: u64,
     /// The number of the newest change; `GET /wait?after=` takes it, so that nothing falls between two waits.
     pub changes: u64,
+    /// Requests let in since the flip.
+    #[serde(default)]
+    pub late: Option<u64>,
+    /// How many requests may have been cut: the most in flight since the `fall`-th hard answer, or since the pod may leave. None
+    /// before that.
+    #[serde(default)]
+    pub cut_at_most: Option<u64>,
     /// What this drain does; in OPEN what a drain would do.
     pub plan: Plan,
     /// Until the drain ends, whatever is in flight.
@@ -79,10 +86,8 @@ impl Status {
     /// The document of `record` as read with `reading` at `now`; `plan` is what a drain would do, `ledger` where the host
     /// counts, `counted` the requests counted so far.
     pub fn of(record: &Record, reading: Reading, now: Instant, plan: &Plan, ledger: LedgerKind, counted: u64) -> Self {
-        let (zero_since_us, opinion, deadline) = match &record.state {
-            State::Draining(draining) => (draining.zero_since, draining.opinion, draining.deadline),
-            State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => (None, None, None),
-        };
+        let quest = record.quest();
+        let deadline = quest.and_then(|quest| quest.deadline);
         let roll_call = reading.roll_call;
         Self {
             error: None,
@@ -93,15 +98,17 @@ impl Status {
             may_exit: record.may_exit(),
             verdict: record.verdict(),
             active: reading.active,
-            zero_since_us,
+            zero_since_us: record.zero_since(),
             ledger,
             counted,
             roll_call: RollCallStatus { roll_call, complete: roll_call.complete() },
             distrust: record.distrust,
-            opinion,
+            opinion: quest.and_then(|quest| quest.opinion),
             envoy_drain_us: record.envoy_drain,
             drains: record.drains,
             changes: record.changes,
+            late: record.late(&reading),
+            cut_at_most: record.cut_at_most(),
             plan: record.plan().unwrap_or(plan).clone(),
             deadline_in_ms: deadline.map(|deadline| deadline.since(now)),
             events: record.events.clone(),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use softclose_fsm::{
-    DistrustReason, Effect, Host, Input, Instant, Loaded, Plan, Preset, Reading, Record, Reply, RollCall, StateName,
-    Stored, handle,
+    DistrustReason, Effect, Host, Input, Instant, Loaded, Path, Plan, Preset, Probe, Reading, Record, Reply, RollCall,
+    StateName, Stored, handle,
 };
 
 /// One process' shared record, and a number of races to lose at each commit.
@@ -23,8 +23,12 @@ struct RacingHost {
 impl RacingHost {
     fn new(losses_each: usize) -> Self {
         let now = Instant::from_micros(1_000_000);
-        let reading =
-            Reading { blind: false, active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+        let reading = Reading {
+            blind: false,
+            admitted: 0,
+            active: 0,
+            roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 },
+        };
         let record = Record::open(now);
         let (performed, stores, losses_left) = (Vec::new(), 0, losses_each);
         Self { record, decodes: true, now, reading, losses_each, losses_left, performed, stores }
@@ -70,6 +74,11 @@ impl Host for RacingHost {
     }
 }
 
+fn drain_by(preset: Preset) -> Input {
+    let hold = Duration::from_millis(20);
+    Input::Drain(Plan { settle: Duration::from_millis(5), hold_min: hold, hold_max: hold, ..Plan::preset(preset) })
+}
+
 fn drain() -> Input {
     Input::Drain(Plan { settle: Duration::from_millis(5), ..Plan::preset(Preset::Haproxy) })
 }
@@ -77,6 +86,9 @@ fn drain() -> Input {
 fn any_input() -> impl Strategy<Value = Input> {
     prop_oneof![
         2 => Just(drain()),
+        2 => prop::sample::select(Preset::ALL.to_vec()).prop_map(|(_, preset)| drain_by(preset)),
+        2 => prop_oneof![Just(Path::Balancer), Just(Path::Readiness)]
+            .prop_map(|path| Input::Probe(Probe { path, prober: Some("10.0.0.1".to_owned()) })),
         1 => Just(Input::CloseLb),
         1 => Just(Input::Close),
         1 => Just(Input::Reopen),

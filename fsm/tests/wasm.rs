@@ -30,8 +30,8 @@ use world::{Setup, World};
 const SEEDS: u64 = 300;
 const START: Instant = Instant::from_micros(1_000_000_000);
 const IDLE: Reading =
-    Reading { blind: false, active: 0, roll_call: RollCall { answered: 2, expected: 2, newcomers: 0 } };
-const BUSY: Reading = Reading { blind: false, active: 3, ..IDLE };
+    Reading { blind: false, admitted: 0, active: 0, roll_call: RollCall { answered: 2, expected: 2, newcomers: 0 } };
+const BUSY: Reading = Reading { blind: false, admitted: 0, active: 3, ..IDLE };
 
 fn plan() -> Plan {
     Plan { settle: Duration::ZERO, deadline: Some(Duration::from_secs(30)), ..Plan::preset(Preset::Haproxy) }

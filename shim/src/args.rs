@@ -203,9 +203,9 @@ impl Flags {
                 None => errors.push(FieldError::new(&format!("--{name}"), &text, duration::EXPECTED).to_string()),
             }
         }
-        for name in ["fall", "preset"] {
+        for (name, field) in [("fall", "fall"), ("preset", "preset"), ("replay-limit", "replay_limit")] {
             if let Some(text) = self.take(name) {
-                keep(&mut plan, errors, name, name, text);
+                keep(&mut plan, errors, name, field, text);
             }
         }
         plan

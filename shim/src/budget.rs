@@ -52,6 +52,12 @@ impl Budget {
         // A drain needs a deadline of at least the millisecond that it is counted in.
         Split { drain: (shared - hold).max(Duration::from_millis(1)), hold }
     }
+
+    /// Shares out what is left at `now` where the requests and the hold have the same time: health first.
+    pub(crate) fn side_by_side(&self, now: Instant, hold_max: Duration) -> Split {
+        let Split { drain, .. } = self.split(now, Duration::ZERO);
+        Split { drain, hold: hold_max.min(drain) }
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +79,14 @@ mod tests {
     fn the_drain_gets_grace_less_the_hold_and_five_seconds() {
         assert_eq!(split(seconds(60), Duration::ZERO, seconds(10)), Split { drain: seconds(45), hold: seconds(10) });
         assert_eq!(split(seconds(30), Duration::ZERO, seconds(10)), Split { drain: seconds(15), hold: seconds(10) });
+    }
+
+    #[test]
+    fn health_first_both_have_grace_less_five_seconds() {
+        let budget = Budget::new(Instant::now(), seconds(60));
+        let at_once = |hold_max| budget.side_by_side(budget.start, hold_max);
+        assert_eq!(at_once(seconds(10)), Split { drain: seconds(55), hold: seconds(10) });
+        assert_eq!(at_once(seconds(240)), Split { drain: seconds(55), hold: seconds(55) });
     }
 
     #[test]

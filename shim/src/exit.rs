@@ -5,7 +5,7 @@
 pub(crate) const CLEAN: u8 = 0;
 /// A command was refused by the gate (409).
 pub(crate) const REFUSED: u8 = 1;
-/// The deadline, or an operator, came while requests were in flight.
+/// The deadline, or an operator, came while requests were in flight, or requests came after the flip: some may have been cut.
 pub(crate) const CUT: u8 = 10;
 /// The count of requests in flight was not to be believed.
 pub(crate) const DISTRUSTED: u8 = 11;
@@ -29,7 +29,7 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 /// What `prestop` may end with, for `--help`.
 pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
     (CLEAN, "clean: nothing was cut"),
-    (CUT, "the deadline (or an operator) came with requests in flight: cut at most n"),
+    (CUT, "the deadline (or an operator) came with requests in flight, or some came late: cut at most n"),
     (
         DISTRUSTED,
         "the count of requests was not to be believed; the last line says why, and what Envoy's counters said",

@@ -20,12 +20,19 @@ pub(crate) enum Outcome {
         /// How many may have been cut.
         at_most: u64,
     },
+    /// None were, but others came before it had noticed.
+    Late {
+        /// How many may have been cut.
+        at_most: u64,
+    },
     /// The count was not to be believed.
     Distrusted {
         /// Why.
         reason: &'static str,
         /// Requests in flight by Envoy's own counters when the balancer was told, if those said anything.
         opinion: Option<u64>,
+        /// How many may have been cut since then, if that can be said.
+        at_most: Option<u64>,
         /// Requests may have been cut before that, which no counter holds any more.
         cut_before: bool,
     },
@@ -61,28 +68,40 @@ impl Outcome {
         let Some((document, verdict)) = document.and_then(|document| Some((document, document.verdict.as_ref()?)))
         else {
             let reason = "the status document was not understood";
-            return Self::Distrusted { reason, opinion: None, cut_before: true };
+            return Self::Distrusted { reason, opinion: None, at_most: None, cut_before: true };
         };
+        // A gate of another version keeps no account: then what was seen in passing has to do.
+        let cut = document.cut_at_most;
         match verdict {
+            Verdict::Clean if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
             Verdict::Clean if reopened => Self::Reopened,
             Verdict::Clean => Self::Clean,
-            Verdict::SecondOpinion { distrust } => Self::distrusted(*distrust, Some(0)),
+            Verdict::SecondOpinion { distrust } => {
+                // What came after that zero was counted by the same count.
+                let none_since = document.late.unwrap_or(0) == 0 && cut.unwrap_or(0) == 0;
+                Self::distrusted(*distrust, Some(0), none_since.then_some(0))
+            }
             // A zero that is not believed is no better when an operator acts on it.
             Verdict::Operator { active } => match document.distrust {
-                Some(distrust) => Self::distrusted(distrust.reason, None),
-                None if *active > 0 => Self::Cut { by: "close-lb", at_most: peak.max(*active) },
+                Some(distrust) => Self::distrusted(distrust.reason, None, None),
+                None if *active > 0 => Self::Cut { by: "close-lb", at_most: cut.unwrap_or(peak.max(*active)) },
+                None if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
                 None if reopened => Self::Reopened,
                 None => Self::Clean,
             },
+            // No end, so the exit is one.
+            Verdict::HealthFirst { active } => Self::Cut { by: "the exit", at_most: document.active.max(*active) },
             Verdict::Fault { reason: FaultReason::Deadline, active } => {
-                Self::Cut { by: "the deadline", at_most: peak.max(active.unwrap_or(0)) }
+                Self::Cut { by: "the deadline", at_most: cut.unwrap_or(peak.max(active.unwrap_or(0))) }
             }
-            Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => Self::distrusted(*distrust, *active),
+            Verdict::Fault { reason: FaultReason::Distrust(distrust), active } => {
+                Self::distrusted(*distrust, *active, active.map(|active| active.max(cut.unwrap_or(0))))
+            }
         }
     }
 
-    fn distrusted(reason: DistrustReason, opinion: Option<u64>) -> Self {
-        Self::Distrusted { reason: reason.as_str(), opinion, cut_before: reason.may_have_cut() }
+    fn distrusted(reason: DistrustReason, opinion: Option<u64>, at_most: Option<u64>) -> Self {
+        Self::Distrusted { reason: reason.as_str(), opinion, at_most, cut_before: reason.may_have_cut() }
     }
 
     /// Its exit code.
@@ -90,7 +109,7 @@ impl Outcome {
         match self {
             Self::Clean => exit::CLEAN,
             Self::Reopened => exit::REOPENED,
-            Self::Cut { .. } => exit::CUT,
+            Self::Cut { .. } | Self::Late { .. } => exit::CUT,
             Self::Distrusted { .. } => exit::DISTRUSTED,
             Self::FallbackClean => exit::FALLBACK_CLEAN,
             Self::FallbackUnknown { .. } => exit::FALLBACK_UNKNOWN,
@@ -108,8 +127,8 @@ impl Outcome {
     pub(crate) fn cut_at_most(&self) -> Option<u64> {
         match self {
             Self::Clean | Self::Reopened | Self::FallbackClean => Some(0),
-            Self::Cut { at_most, .. } => Some(*at_most),
-            Self::Distrusted { opinion, cut_before, .. } => opinion.filter(|_| !cut_before),
+            Self::Cut { at_most, .. } | Self::Late { at_most } => Some(*at_most),
+            Self::Distrusted { at_most, cut_before, .. } => at_most.filter(|_| !cut_before),
             // What was last seen is no bound: more may have come since.
             Self::EnvoyGone { .. } => None,
             Self::FallbackUnknown { at_most, .. } | Self::BudgetSpent { at_most, .. } => *at_most,
@@ -123,6 +142,9 @@ impl fmt::Display for Outcome {
             Self::Clean => f.write_str("clean"),
             Self::Reopened => f.write_str("clean, but somebody reopened the gate in between"),
             Self::Cut { by, .. } => write!(f, "{by} came with requests in flight"),
+            Self::Late { .. } => {
+                f.write_str("clean when the balancer was told, but requests came before it had noticed")
+            }
             Self::Distrusted { reason, opinion, .. } => {
                 let opinion = match opinion {
                     Some(0) => "Envoy's own counters read zero",
@@ -162,8 +184,12 @@ mod tests {
 
     fn outcome(verdict: Verdict, distrust: Option<DistrustReason>, peak: u64, reopened: bool) -> (u8, Option<u64>) {
         let now = Instant::from_micros(1);
-        let reading =
-            Reading { blind: false, active: 0, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+        let reading = Reading {
+            blind: false,
+            admitted: 0,
+            active: 0,
+            roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 },
+        };
         let plan = Plan::preset(Preset::Haproxy);
         let mut document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
         document.verdict = Some(verdict);
@@ -196,6 +222,34 @@ mod tests {
             let fault = Verdict::Fault { reason: FaultReason::Distrust(reason), active: Some(4) };
             assert_eq!(outcome(fault, None, 0, false), (11, None));
         }
+    }
+
+    fn late(verdict: Verdict, late: u64, cut_at_most: u64) -> (u8, Option<u64>) {
+        let now = Instant::from_micros(1);
+        let roll_call = RollCall { answered: 1, expected: 1, newcomers: 0 };
+        let reading = Reading { blind: false, admitted: 0, active: 0, roll_call };
+        let plan = Plan::preset(Preset::Haproxy);
+        let document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
+        let (late, cut_at_most) = (Some(late), Some(cut_at_most));
+        let outcome = Outcome::of(Some(&Status { verdict: Some(verdict), late, cut_at_most, ..document }), 9, false);
+        (outcome.code(), outcome.cut_at_most())
+    }
+
+    #[test]
+    fn the_gates_own_account_goes_before_what_was_seen_in_passing() {
+        use DistrustReason::Ledger;
+        let fault = |reason, active| Verdict::Fault { reason, active };
+        assert_eq!(late(Verdict::Clean, 5, 0), (0, Some(0)), "they came and went before the balancer had noticed");
+        assert_eq!(late(Verdict::Clean, 5, 2), (10, Some(2)));
+        assert_eq!(late(Verdict::Operator { active: 0 }, 5, 2), (10, Some(2)));
+        assert_eq!(late(Verdict::Operator { active: 4 }, 5, 2), (10, Some(2)));
+        assert_eq!(late(fault(FaultReason::Deadline, Some(4)), 0, 1), (10, Some(1)));
+        assert_eq!(late(fault(FaultReason::Deadline, Some(4)), 0, 0), (10, Some(0)));
+        assert_eq!(late(fault(FaultReason::Distrust(Ledger), Some(4)), 0, 6), (11, Some(6)));
+        assert_eq!(late(fault(FaultReason::Distrust(Ledger), None), 0, 6), (11, None));
+        assert_eq!(late(Verdict::SecondOpinion { distrust: Ledger }, 0, 0), (11, Some(0)));
+        assert_eq!(late(Verdict::SecondOpinion { distrust: Ledger }, 1, 0), (11, None));
+        assert_eq!(late(Verdict::HealthFirst { active: 3 }, 0, 0).0, 10, "not an end");
     }
 
     #[test]

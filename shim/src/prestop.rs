@@ -98,6 +98,8 @@ enum Understood {
 struct Seen {
     state: Option<StateName>,
     distrust: Option<DistrustReason>,
+    /// The gate waits for zero: it drains, or it has closed health first.
+    waits_for_zero: bool,
     /// Requests in flight by the newest document.
     active: Option<u64>,
     /// The most in flight since the balancer was told.

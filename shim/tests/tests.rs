@@ -11,6 +11,7 @@ mod distrust;
 mod fallback;
 mod faults;
 mod log;
+mod presets;
 mod prestop;
 mod stand_in;
 mod twice;

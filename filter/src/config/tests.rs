@@ -75,7 +75,10 @@ fn answering_refuses_each_bad_field_by_name_value_and_bound() {
         (r#"{"plan": {"settle_ms": 1.5}}"#, r#"plan.settle_ms: got "1.5", must be a whole number from 0 to 60000"#),
         (r#"{"plan": {"settle_ms": null}}"#, r#"plan.settle_ms: got "null", must be a whole number from 0 to 60000"#),
         (r#"{"plan": {"fall": 101}}"#, r#"plan.fall: got "101", must be a whole number from 1 to 100"#),
-        (r#"{"plan": {"preset": "x"}}"#, r#"plan.preset: got "x", must be one of haproxy"#),
+        (
+            r#"{"plan": {"preset": "x"}}"#,
+            r#"plan.preset: got "x", must be one of haproxy, haproxy-soft, haproxy-retry, nlb"#,
+        ),
         (
             r#"{"plan": {"hold_min_ms": 2, "hold_max_ms": 1}}"#,
             r#"plan.hold_min_ms: got "2", must be at most hold_max_ms (1)"#,

@@ -7,7 +7,7 @@ use super::{Released, WAITERS_MAX, Waiters};
 
 const START: Instant = Instant::from_micros(1_000_000);
 const BUSY: Reading =
-    Reading { blind: false, active: 1, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
+    Reading { blind: false, admitted: 0, active: 1, roll_call: RollCall { answered: 1, expected: 1, newcomers: 0 } };
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 fn after(record: &Record, input: Input) -> Record {

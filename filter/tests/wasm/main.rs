@@ -20,6 +20,7 @@ mod drive;
 mod faults;
 mod host;
 mod odd;
+mod presets;
 mod races;
 mod traps;
 mod unheard;

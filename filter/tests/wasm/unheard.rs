@@ -106,3 +106,45 @@ fn a_balancer_that_falls_silent_after_the_flip_spoils_nothing() {
     let status = process.status(2);
     assert_eq!((status.state, status.verdict, status.distrust), (StateName::Closed, Some(Verdict::Clean), None));
 }
+
+/// Soft answers from the drain on, for so many checks.
+fn soft_checks(process: &Process, times: usize) {
+    for turn in 0..times {
+        process.advance(INTERVAL);
+        assert_eq!(process.probe(1 + turn % process.workers().count()).0, 404);
+    }
+}
+
+#[test]
+fn a_balancer_that_was_told_softly_goes_on_asking_and_is_missed_when_it_does_not() {
+    for silent in [false, true] {
+        let process = Process::start(Setup::of(2));
+        checks(&process, 6);
+        let held = process.traffic(1);
+        process.order(1, "/drain?preset=haproxy-soft&settle_ms=0&deadline_ms=60000");
+        soft_checks(&process, 20);
+        assert_eq!((process.status(1).state, process.status(2).distrust), (StateName::Draining, None));
+        if silent {
+            process.advance(INTERVAL * 3 / 2 + Duration::from_millis(2));
+        }
+        process.end(held);
+        process.advance(SOON);
+        let status = process.status(2);
+        let expected = if silent { (None, Some(DistrustReason::Unheard)) } else { (Some(Verdict::Clean), None) };
+        assert_eq!((status.verdict, status.distrust.map(|distrust| distrust.reason)), expected);
+        process.assert_no_trap();
+    }
+}
+
+#[test]
+fn with_health_first_nobody_is_missed_after_the_503() {
+    let process = Process::start(Setup::of(2));
+    checks(&process, 6);
+    let held = process.traffic(1);
+    process.order(1, "/drain?preset=nlb&settle_ms=0&hold_min_ms=0&hold_max_ms=4000&deadline_ms=60000");
+    process.advance(INTERVAL * 20);
+    assert_eq!((process.status(1).state, process.status(2).distrust), (StateName::Closing, None));
+    process.end(held);
+    process.advance(SOON);
+    assert_eq!(process.status(2).verdict, Some(Verdict::Clean));
+}

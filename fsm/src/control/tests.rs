@@ -1,3 +1,4 @@
+#[cfg(not(target_arch = "wasm32"))]
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -8,7 +9,9 @@ use proptest::prelude::*;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use super::{CALLS, Call, HealthPaths, Rejection, Until, WAIT_MAX};
+#[cfg(not(target_arch = "wasm32"))]
+use super::WAIT_MAX;
+use super::{CALLS, Call, HealthPaths, Rejection, Until};
 use crate::machine::tests::one_of_each_state;
 use crate::plan::{Plan, Preset};
 use crate::record::Path;
@@ -109,7 +112,11 @@ fn each_wrong_query_is_400_and_names_field_value_and_bound() {
     for (method, target, reason) in [
         ("POST", "/drain?settle_ms=60001", r#"settle_ms: got "60001", must be a whole number from 0 to 60000"#),
         ("POST", "/drain?fall=0", r#"fall: got "0", must be a whole number from 1 to 100"#),
-        ("POST", "/drain?preset=nlb2", r#"preset: got "nlb2", must be one of haproxy"#),
+        (
+            "POST",
+            "/drain?preset=nlb2",
+            r#"preset: got "nlb2", must be one of haproxy, haproxy-soft, haproxy-retry, nlb"#,
+        ),
         ("POST", "/drain?settle_ms=1&settle_ms=1", r#"settle_ms: got "1", must be once only"#),
         ("POST", "/drain?envoy_drain=yes", r#"envoy_drain: got "yes", must be one of started"#),
         ("POST", "/drain?envoy_drain=started&envoy_drain=started", r#"envoy_drain: got "started", must be once only"#),
@@ -181,6 +188,7 @@ fn a_wait_is_answered_by_where_the_gate_stands() {
     let due = left.deadline(left.state.since()).unwrap();
     let nobody = crate::record::Reading {
         blind: false,
+        admitted: 0,
         active: 0,
         roll_call: crate::record::RollCall { answered: 1, expected: 1, newcomers: 0 },
     };

@@ -19,11 +19,13 @@ use crate::registry::ROLL_CALL_WAIT;
 use crate::state::{FaultReason, StateName, Verdict};
 use crate::time::Instant;
 
-mod unheard;
-
+mod order;
 // Random inputs stay native: their crate asks the system for randomness.
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;
+mod soft;
+mod truth;
+mod unheard;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use properties::any_record;
@@ -35,7 +37,7 @@ const WHOLE: RollCall = RollCall { answered: 3, expected: 3, newcomers: 0 };
 const MISSING: RollCall = RollCall { answered: 2, expected: 3, newcomers: 0 };
 
 fn busy(active: u64) -> Reading {
-    Reading { blind: false, active, roll_call: WHOLE }
+    Reading { blind: false, admitted: 0, active, roll_call: WHOLE }
 }
 
 fn idle() -> Reading {
@@ -182,7 +184,7 @@ fn a_deadline_at_zero_closes_although_it_has_not_settled() {
 #[test]
 fn a_roll_call_that_stays_incomplete_is_distrust_and_never_idle() {
     let record = draining(&[("settle_ms", "0")]);
-    let missing = Reading { blind: false, active: 0, roll_call: MISSING };
+    let missing = Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING };
     let due = START.after(ROLL_CALL_WAIT);
     for (now, distrusted) in
         [(Instant::from_micros(due.as_micros() - 1), false), (due, true), (due.after(MICROSECOND), true)]
@@ -198,8 +200,8 @@ fn a_roll_call_that_stays_incomplete_is_distrust_and_never_idle() {
 
 #[test]
 fn who_comes_after_the_drain_began_mends_no_distrust() {
-    let missing = Reading { blind: false, active: 0, roll_call: MISSING };
-    let newcomer = Reading { blind: false, active: 0, roll_call: RollCall { newcomers: 1, ..WHOLE } };
+    let missing = Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING };
+    let newcomer = Reading { blind: false, admitted: 0, active: 0, roll_call: RollCall { newcomers: 1, ..WHOLE } };
     let record = tick(&draining(&[("settle_ms", "0")]), START.after(ROLL_CALL_WAIT), missing);
     let record = tick(&record, START.after(3 * SECOND), newcomer);
     assert_eq!(record.distrust.map(|distrust| distrust.reason), Some(DistrustReason::RollCall));
@@ -208,7 +210,7 @@ fn who_comes_after_the_drain_began_mends_no_distrust() {
 
 #[test]
 fn an_answer_that_was_only_late_is_believed() {
-    let missing = Reading { blind: false, active: 0, roll_call: MISSING };
+    let missing = Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING };
     let record = tick(&draining(&[("settle_ms", "0")]), START.after(ROLL_CALL_WAIT), missing);
     let late = START.after(3 * SECOND);
     let done = step(&record, late, idle(), &Input::Tick);
@@ -241,7 +243,8 @@ fn one_who_cannot_see_faults_only_if_nobody_else_has_decided() {
 #[test]
 fn what_the_host_cut_is_not_mended_by_a_roll_call_nor_hidden_by_one() {
     let record = after(&draining(&[("settle_ms", "0")]), START, busy(1), Input::Distrust(DistrustReason::Cut));
-    let record = tick(&record, START.after(3 * SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
+    let record =
+        tick(&record, START.after(3 * SECOND), Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING });
     assert_eq!(record.distrust.unwrap().reason, DistrustReason::Cut);
     assert_eq!(tick(&record, START.after(4 * SECOND), idle()).state.name(), StateName::Draining);
 }
@@ -255,14 +258,20 @@ fn a_lasting_distrust_is_not_mended_by_a_roll_call() {
 #[test]
 fn a_late_answer_within_the_wait_is_in_time() {
     let record = draining(&[("settle_ms", "0")]);
-    let record = tick(&record, START.after(SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
+    let record =
+        tick(&record, START.after(SECOND), Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING });
     let record = tick(&record, START.after(SECOND), idle());
     assert_eq!(tick(&record, START.after(SECOND).after(CONFIRM), idle()).state.name(), StateName::Closing);
 }
 
 #[test]
 fn nobody_counting_is_not_idle() {
-    let nobody = Reading { blind: false, active: 0, roll_call: RollCall { answered: 0, expected: 0, newcomers: 0 } };
+    let nobody = Reading {
+        blind: false,
+        admitted: 0,
+        active: 0,
+        roll_call: RollCall { answered: 0, expected: 0, newcomers: 0 },
+    };
     let record = draining(&[("settle_ms", "0"), ("deadline_ms", "60000")]);
     let record = tick(&record, START.after(3 * SECOND), nobody);
     assert_eq!(record.state.name(), StateName::Draining);
@@ -275,7 +284,7 @@ fn nobody_counting_is_not_idle() {
 #[test]
 fn a_deadline_before_the_roll_call_is_over_is_no_clean_end() {
     let record = draining(&[("deadline_ms", "1000")]);
-    let end = tick(&record, START.after(SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
+    let end = tick(&record, START.after(SECOND), Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING });
     let reason = FaultReason::Distrust(DistrustReason::RollCall);
     assert_eq!(end.verdict(), Some(Verdict::Fault { reason, active: None }));
 }
@@ -328,7 +337,11 @@ fn an_opinion_brought_without_distrust_decides_nothing() {
 fn nothing_enters_fault_from_open() {
     for reason in [DistrustReason::RollCall, DistrustReason::Trap, DistrustReason::Ledger, DistrustReason::Config] {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));
-        let record = tick(&record, START.after(3600 * SECOND), Reading { blind: false, active: 0, roll_call: MISSING });
+        let record = tick(
+            &record,
+            START.after(3600 * SECOND),
+            Reading { blind: false, admitted: 0, active: 0, roll_call: MISSING },
+        );
         assert_eq!(record.state.name(), StateName::Open);
         assert_eq!(record.answer(Path::Balancer).status, 200);
         assert_eq!(record.distrust, Some(Distrust { reason, since: START }));

@@ -133,6 +133,29 @@ fn nobody_and_a_stranger_both_mean_the_longest_hold() {
 }
 
 #[test]
+fn one_that_comes_in_mid_hold_is_known_at_its_second_question_and_then_has_its_time() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 500);
+    told(&mut probers, "10.0.0.1", 500, 2);
+    assert_eq!(probers.hold_over(START, &plan(), at(1_000)), at(1_500));
+    for when in [1_000, 1_400] {
+        probers.asked("10.0.0.2", at(when));
+        probers.told("10.0.0.2", plan().fall, at(when));
+    }
+    assert_eq!(probers.hold_over(START, &plan(), at(1_400)), at(1_900), "both of its answers were hard ones");
+}
+
+#[test]
+fn a_prober_that_was_silent_begins_anew_with_either_answer() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 500);
+    probers.told_softly("10.0.0.1", at(0));
+    assert_eq!((only(&probers).soft, only(&probers).told), (1, Some(at(0))));
+    probers.asked("10.0.0.1", at(60_000));
+    assert_eq!((only(&probers).soft, only(&probers).told, only(&probers).known()), (0, None, false));
+}
+
+#[test]
 fn a_stranger_neither_lengthens_nor_shortens_the_hold_of_the_known() {
     let mut probers = Probers::default();
     asking(&mut probers, "10.0.0.1", 1_000);

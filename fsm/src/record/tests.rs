@@ -11,6 +11,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 use super::{DistrustReason, Path, Record};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::machine::tests::any_record;
+use crate::plan::{Plan, Preset};
 use crate::state::StateName;
 use crate::time::Instant;
 
@@ -30,6 +31,37 @@ fn an_undecodable_record_is_open_and_distrusted() {
     let record = Record::undecodable(Instant::from_micros(7));
     assert_eq!(record.answer(Path::Balancer).status, 200);
     assert_eq!(record.distrust.unwrap().reason, DistrustReason::Record);
+}
+
+/// Shared data survives a push of another module. What one wrote that knew neither presets nor an account of what came after
+/// the flip is continued as it was begun.
+#[test]
+fn a_record_of_a_module_before_presets_is_continued_as_it_was_begun() {
+    let seeds: [(&[u8], StateName); 5] = [
+        (include_bytes!("../../../fuzz/seeds/record/open"), StateName::Open),
+        (include_bytes!("../../../fuzz/seeds/record/draining"), StateName::Draining),
+        (include_bytes!("../../../fuzz/seeds/record/closing"), StateName::Closing),
+        (include_bytes!("../../../fuzz/seeds/record/closed"), StateName::Closed),
+        (include_bytes!("../../../fuzz/seeds/record/fault"), StateName::Fault),
+    ];
+    for (seed, state) in seeds {
+        // Ten bytes of something else come first.
+        let text = std::str::from_utf8(&seed[10..]).unwrap();
+        for field in ["order", "soft_status", "arrivals", "aftermath", "quest", "\"soft\""] {
+            assert!(!text.contains(field), "{state} has {field}: no longer of an older module");
+        }
+        let record: Record = serde_json::from_str(text).unwrap();
+        assert_eq!(record.state.name(), state);
+        if let Some(plan) = record.plan() {
+            let plain = Plan::preset(Preset::Haproxy);
+            assert_eq!((plan.order, plan.soft_status, plan.arrivals), (plain.order, None, plain.arrivals));
+            assert_eq!((plan.arrivals_closing, plan.refuse_status), (plain.arrivals_closing, plain.refuse_status));
+        }
+        let expected = if matches!(state, StateName::Open | StateName::Draining) { 200 } else { 503 };
+        assert_eq!(record.answer(Path::Balancer).status, expected, "{state}");
+        assert_eq!((record.deflection(), record.aftermath), (None, None));
+        assert_eq!(record.waits_for_zero(), state == StateName::Draining);
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl<const N: usize> World<N> {
 
 pub(crate) fn reading(seen: Seen) -> Reading {
     let roll_call = RollCall { answered: u32::from(seen.complete), expected: 1, newcomers: u32::from(seen.newcomers) };
-    Reading { blind: false, active: u64::from(!seen.zero), roll_call }
+    Reading { blind: false, admitted: 0, active: u64::from(!seen.zero), roll_call }
 }
 
 /// Whether zero would be news.

@@ -10,7 +10,7 @@ use softclose_fsm::{
 /// The present, in every step: only distances from it mean anything.
 pub(crate) const NOW: Instant = Instant::from_micros(1_000_000_000);
 
-/// A [`Record`] in a finite space. Events and probers are left out; nobody probes, so a hold lasts its longest.
+/// A [`Record`] in a finite space. Events, probers and what comes after the flip are left out; nobody probes, so a hold lasts its longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Rec {
     pub(crate) phase: Phase,
@@ -148,7 +148,8 @@ impl Rec {
                 opinion: None,
             }),
             Phase::Closing { hold_over, ground } => {
-                State::Closing(Closing { since: ago(hold_over, hold), plan: plan(false), verdict: ground.verdict() })
+                let verdict = ground.verdict();
+                State::Closing(Closing { since: ago(hold_over, hold), plan: plan(false), verdict, quest: None })
             }
             Phase::Closed { ground } => {
                 State::Closed(Closed { since: NOW, plan: plan(false), verdict: ground.verdict() })
@@ -162,6 +163,7 @@ impl Rec {
                 },
                 active: None,
                 may_exit,
+                told: None,
             }),
         };
         let distrust = self.distrust.map(|why| Distrust { reason: why.reason(), since: NOW });
@@ -217,8 +219,8 @@ impl Ground {
         match verdict {
             Verdict::Clean => Self::Clean,
             Verdict::Operator { .. } => Self::Operator,
-            Verdict::SecondOpinion { .. } | Verdict::Fault { .. } => {
-                panic!("nobody brings an opinion or closes a fault")
+            Verdict::SecondOpinion { .. } | Verdict::HealthFirst { .. } | Verdict::Fault { .. } => {
+                panic!("nobody brings an opinion, plans health first or closes a fault")
             }
         }
     }

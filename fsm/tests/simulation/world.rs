@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use softclose_fsm::control::Until;
 use softclose_fsm::{
-    Effect, Input, Instant, LedgerKind, Plan, Preset, ROLL_CALL_WAIT, Reading, Record, Registry, Role, Slot, State,
-    StateName, Verdict, step,
+    Effect, Input, Instant, LedgerKind, Path, Plan, Preset, Probe, ROLL_CALL_WAIT, Reading, Record, Registry, Role,
+    Slot, State, StateName, Verdict, step,
 };
 
 /// What a run is made of.
@@ -23,12 +23,34 @@ pub(crate) struct Setup {
     pub(crate) reopens: usize,
     /// One counting VM hears no bell and never ticks.
     pub(crate) deaf_counter: bool,
+    pub(crate) preset: Preset,
+    /// How many times 50 ms requests keep coming.
+    pub(crate) spread: usize,
+    /// Balancers, each of which asks every five milliseconds.
+    pub(crate) balancers: usize,
 }
+
+/// How often a balancer asks, and for how long: from 60 ms before the drain until nothing happens any more.
+const PROBE_EVERY: usize = 5_000;
+const PROBES: usize = 80;
 
 impl Default for Setup {
     fn default() -> Self {
         let (workers, requests, endless, settle_ms, deadline_ms) = (2, 4, 0, 50, None);
-        Self { workers, requests, endless, settle_ms, deadline_ms, drains: 1, reopens: 0, deaf_counter: false }
+        let (drains, reopens, deaf_counter, preset, spread, balancers) = (1, 0, false, Preset::Haproxy, 1, 0);
+        Self {
+            workers,
+            requests,
+            endless,
+            settle_ms,
+            deadline_ms,
+            drains,
+            reopens,
+            deaf_counter,
+            preset,
+            spread,
+            balancers,
+        }
     }
 }
 
@@ -49,6 +71,18 @@ pub(crate) struct World {
     requests_total: usize,
     pub(crate) lost_races: usize,
     pub(crate) in_flight_at_drain: u64,
+    /// Requests let in since the first drain began.
+    admitted: u64,
+    /// The same at the reading that flipped.
+    admitted_at_flip: u64,
+    /// Hard answers that have left, and the most in flight since a balancer that cuts may act on them.
+    pub(crate) hard_answers: u64,
+    pub(crate) most_exposed: u64,
+    /// Zero was believed while somebody had not heard the soft answer.
+    pub(crate) soft_answers: u64,
+    /// Which balancers were served the soft answer.
+    heard: Vec<bool>,
+    refused: u64,
 }
 
 /// Which VM: the worker's number and the role on it.
@@ -66,6 +100,10 @@ struct Worker {
 struct VmState {
     slot: Slot,
     draining: bool,
+    /// New requests are sent back.
+    refuses: bool,
+    /// Something may be cut, and the most in flight is watched.
+    flipped: bool,
     tick: Option<Instant>,
     waiter: Option<(Until, u64)>,
 }
@@ -79,12 +117,19 @@ enum Callback {
     Leave,
     Command(Input),
     Wait(Until),
+    Probe(usize),
 }
 
 /// What happens without another worker in between.
 #[derive(Clone, Debug)]
 enum Micro {
     Ledger(i64),
+    /// One more was let in.
+    Admit,
+    /// Before a request ends: the most in flight is reported.
+    Watch,
+    /// The answer to a balancer leaves.
+    Answered(usize),
     /// Takes a step if the ledger reads no more than that: a zero has ended, or begun.
     LookIfDraining {
         at_most: u64,
@@ -119,7 +164,7 @@ impl World {
                 answered: 0,
             };
             registry.publish(slot.clone(), now);
-            VmState { slot, draining: false, tick: None, waiter: None }
+            VmState { slot, draining: false, refuses: false, flipped: false, tick: None, waiter: None }
         };
         let workers: Vec<Worker> = (0..setup.workers)
             .map(|_| Worker {
@@ -145,6 +190,13 @@ impl World {
             requests_total: 0,
             lost_races: 0,
             in_flight_at_drain: 0,
+            admitted: 0,
+            admitted_at_flip: 0,
+            hard_answers: 0,
+            most_exposed: 0,
+            soft_answers: 0,
+            heard: vec![false; setup.balancers],
+            refused: 0,
         };
         world.plan_run(&setup);
         world
@@ -154,27 +206,37 @@ impl World {
         let plan = Plan {
             settle: Duration::from_millis(setup.settle_ms),
             deadline: setup.deadline_ms.map(Duration::from_millis),
-            ..Plan::preset(Preset::Haproxy)
+            margin: Duration::from_millis(if setup.balancers > 0 { 5 } else { 500 }),
+            hold_min: Duration::ZERO,
+            hold_max: Duration::from_secs(10),
+            ..Plan::preset(setup.preset)
         };
+        for balancer in 0..setup.balancers {
+            for turn in 0..PROBES {
+                self.schedule(turn * PROBE_EVERY + balancer, Callback::Probe(balancer));
+            }
+        }
+        // So that they are known before the drain.
+        let lead = if setup.balancers > 0 { 60_000 } else { 0 };
         if setup.deaf_counter {
             self.deaf = Some((self.random.below(setup.workers), Role::Count));
         }
         // Requests come from 20 ms before the drain to 30 ms after it, and last up to 40 ms.
         for at in 0..setup.requests {
             let lasts = (at >= setup.endless).then(|| Duration::from_micros(self.random.below(40_000) as u64));
-            let arrives = self.random.below(if at < setup.endless { 20_000 } else { 50_000 });
-            self.schedule(arrives, Callback::Arrive { lasts });
+            let arrives = self.random.below(if at < setup.endless { 20_000 } else { 50_000 * setup.spread });
+            self.schedule(lead + arrives, Callback::Arrive { lasts });
         }
         for _ in 0..setup.drains {
             let late = if setup.drains > 1 { self.random.below(4_000) } else { 0 };
-            self.schedule(20_000 + late, Callback::Command(Input::Drain(plan.clone())));
+            self.schedule(lead + 20_000 + late, Callback::Command(Input::Drain(plan.clone())));
         }
         for _ in 0..setup.reopens {
             let late = self.random.below(80_000);
-            self.schedule(20_000 + late, Callback::Command(Input::Reopen));
+            self.schedule(lead + 20_000 + late, Callback::Command(Input::Reopen));
         }
         for until in [Until::Closing, Until::Exit] {
-            self.schedule(30_000, Callback::Wait(until));
+            self.schedule(lead + 30_000, Callback::Wait(until));
         }
     }
 
@@ -257,12 +319,21 @@ impl World {
             Callback::Bell(role) | Callback::Tick(role) => vec![Micro::Heed(role)],
             Callback::Arrive { lasts } => {
                 self.requests_total += 1;
+                if self.vm(at, Role::Count).refuses {
+                    self.refused += 1;
+                    return;
+                }
                 if let Some(lasts) = lasts {
                     self.due.push((self.now.after(lasts), at, Callback::Leave));
                 }
-                vec![Micro::LookIfDraining { at_most: self.workers.len() as u64 }, Micro::Ledger(1)]
+                vec![Micro::LookIfDraining { at_most: self.workers.len() as u64 }, Micro::Admit, Micro::Ledger(1)]
             }
-            Callback::Leave => vec![Micro::LookIfDraining { at_most: 0 }, Micro::Ledger(-1)],
+            Callback::Leave => vec![Micro::LookIfDraining { at_most: 0 }, Micro::Ledger(-1), Micro::Watch],
+            Callback::Probe(balancer) => {
+                let probe = Probe { path: Path::Balancer, prober: Some(format!("10.0.0.{balancer}")) };
+                let load = Micro::Load(Role::Gate, Input::Probe(probe));
+                vec![Micro::Finish(Role::Gate), Micro::Answered(balancer), load]
+            }
             Callback::Command(input) => {
                 if matches!(input, Input::Drain(_)) && self.record.drains == 0 {
                     self.in_flight_at_drain = self.ledger;
@@ -280,7 +351,16 @@ impl World {
         match micro {
             Micro::Ledger(offset) => {
                 self.ledger = self.ledger.checked_add_signed(offset).expect("the ledger is negative");
+                self.expose();
             }
+            Micro::Admit => self.admitted += u64::from(self.record.drains > 0),
+            Micro::Watch => {
+                // The host tells by a counter of hard answers, which is ahead of the bell, whether there is anything to watch.
+                if self.vm(at, Role::Count).flipped || self.hard_answers > 0 {
+                    self.then(at, [Micro::Load(Role::Count, Input::Tick)]);
+                }
+            }
+            Micro::Answered(balancer) => self.answered(balancer),
             Micro::LookIfDraining { at_most } => {
                 if self.vm(at, Role::Count).draining && self.ledger <= at_most {
                     self.then(at, [Micro::Finish(Role::Count), Micro::Load(Role::Count, Input::Tick)]);
@@ -320,7 +400,7 @@ impl World {
             }
             Micro::Read(role, input, record, version) => {
                 let roll_call = self.registry.roll_call(record.drains, record.state.since());
-                let reading = Reading { blind: false, active: self.ledger, roll_call };
+                let reading = Reading { blind: false, admitted: self.admitted, active: self.ledger, roll_call };
                 self.then(at, [Micro::Commit(role, input, record, version, reading)]);
             }
             Micro::Commit(role, input, record, version, reading) => {
@@ -366,6 +446,12 @@ impl World {
             return;
         }
         self.transitions_committed += 1;
+        if from.aftermath.is_none() && to.aftermath.is_some() {
+            (self.admitted_at_flip, self.hard_answers, self.most_exposed) = (reading.admitted, 0, 0);
+        }
+        if to.state.name() == StateName::Closing && to.verdict() == Some(Verdict::Clean) && self.soft_asked(from) {
+            assert!(self.heard.iter().all(|heard| *heard), "a balancer has not heard the soft answer");
+        }
         if to.state.name() == StateName::Closing && to.verdict() == Some(Verdict::Clean) {
             assert_eq!(reading.active, 0);
             assert!(reading.roll_call.complete());
@@ -373,12 +459,62 @@ impl World {
         }
         if let State::Fault(fault) = &to.state {
             assert!(fault.since >= from.state.since().after(fault.plan.deadline.expect("a fault has a deadline")));
+            assert!(from.waits_for_zero());
         }
     }
 
     fn keep(&mut self, at: usize, role: Role) {
-        let draining = self.record.state.name() == StateName::Draining;
-        self.vm(at, role).draining = draining;
+        let (draining, refuses) = (self.record.waits_for_zero(), self.record.deflection().is_some());
+        let flipped = self.record.aftermath.is_some();
+        let vm = self.vm(at, role);
+        (vm.draining, vm.refuses, vm.flipped) = (draining, refuses, flipped);
+    }
+
+    fn soft_asked(&self, record: &Record) -> bool {
+        record.plan().is_some_and(|plan| plan.soft_status.is_some())
+    }
+
+    /// A balancer reads its answer.
+    fn answered(&mut self, balancer: usize) {
+        let answer = self.record.answer(Path::Balancer);
+        match (answer.state, answer.status) {
+            (StateName::Draining, 404) => {
+                self.soft_answers += 1;
+                self.heard[balancer] = true;
+            }
+            (StateName::Closing | StateName::Closed | StateName::Fault, 503) => {
+                self.hard_answers = self.record.aftermath.map_or(0, |aftermath| aftermath.hard);
+            }
+            (StateName::Open | StateName::Draining | StateName::Closing | StateName::Closed | StateName::Fault, _) => {}
+        }
+        self.expose();
+    }
+
+    /// Keeps the test's own account of what a balancer that acts on `fall` hard answers could cut.
+    fn expose(&mut self) {
+        let Some(plan) = self.record.plan() else { return };
+        if self.record.aftermath.is_some() && self.hard_answers >= u64::from(plan.fall) {
+            // What has begun to end is over: nobody can cut it, although it is still in the ledger.
+            let ends = |worker: &&Worker| worker.program.iter().any(|micro| matches!(micro, Micro::Ledger(-1)));
+            let ending = self.workers.iter().filter(ends).count() as u64;
+            self.most_exposed = self.most_exposed.max(self.ledger - ending);
+        }
+    }
+
+    /// Late requests by the test's own account.
+    pub(crate) fn late(&self) -> u64 {
+        self.admitted - self.admitted_at_flip
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// The document's words on what came after the flip.
+    pub(crate) fn account(&self) -> (Option<u64>, Option<u64>) {
+        let roll_call = self.registry.roll_call(self.record.drains, self.record.state.since());
+        let reading = Reading { blind: false, admitted: self.admitted, active: self.ledger, roll_call };
+        (self.record.late(&reading), self.record.cut_at_most())
     }
 
     /// Ends a callback: answers whoever waits, arms the tick. There is no regular look: every wake-up must have a reason.

@@ -115,7 +115,7 @@ impl Machine<'_> {
     fn step(&mut self, at_s: f64, input: &Input) -> Vec<Effect> {
         // Everybody counts and has heard of the drain: nothing but that is promised of a run without faults.
         let roll_call = RollCall { answered: 1, expected: 1, newcomers: 0 };
-        let reading = Reading { blind: false, active: active(self.requests, at_s), roll_call };
+        let reading = Reading { blind: false, active: active(self.requests, at_s), admitted: 0, roll_call };
         let next = step(&self.record, self.instant(at_s), reading, input);
         self.record = next.record;
         next.effects

@@ -30,7 +30,7 @@ pub(super) fn of(command: &str) -> Option<String> {
     let codes = table(&exit::OF_COMMANDS);
     let text = match command {
         "prestop" => return Some(prestop()),
-        "drain" => format!("{DRAIN}{PLAN_FLAGS}{CONTROL_FLAG}\nexit codes:\n{codes}"),
+        "drain" => format!("{DRAIN}{PLAN_FLAGS}{CONTROL_FLAG}{PRESET_NOTE}\nexit codes:\n{codes}"),
         "close-lb" => format!("{CLOSE_LB}{CONTROL_FLAG}\nexit codes:\n{codes}"),
         "close" => format!("{CLOSE}{CONTROL_FLAG}\nexit codes:\n{codes}"),
         "reopen" => format!("{REOPEN}{CONTROL_FLAG}\nexit codes:\n{codes}"),
@@ -43,7 +43,10 @@ pub(super) fn of(command: &str) -> Option<String> {
 }
 
 fn prestop() -> String {
-    format!("{PRESTOP}{PLAN_FLAGS}{PRESTOP_LOG}\nexit codes:\n{}{PRESTOP_EXAMPLE}", table(&exit::OF_PRESTOP))
+    format!(
+        "{PRESTOP}{PLAN_FLAGS}{PRESET_NOTE}{PRESTOP_LOG}\nexit codes:\n{}{PRESTOP_EXAMPLE}",
+        table(&exit::OF_PRESTOP)
+    )
 }
 
 fn table(codes: &[(u8, &str)]) -> String {
@@ -77,12 +80,20 @@ localhost:PORT; other names are not looked up.
 flags of the plan; what is not given is as the gate is configured (by default as here):
 ";
 
-const PLAN_FLAGS: &str = "  --preset haproxy      the balancer's habits
+const PLAN_FLAGS: &str =
+    "  --preset NAME         the balancer's habits: haproxy; haproxy-soft (a 404 keeps new requests away);
+                        haproxy-retry (it replays what is refused); nlb (DOWN cuts nothing)   (haproxy)
   --settle DURATION     no request in flight for so long, before health turns 503       (1s, at most 60s)
   --fall N              failed checks after which the balancer marks the pod DOWN       (2, at most 100)
   --margin DURATION     added to that; the learnt check interval where it is longer     (500ms, at most 60s)
   --hold-min DURATION   the shortest 503 before the pod may leave                       (0s, at most 600s)
   --hold-max DURATION   the longest                                                     (10s, at most 600s)
+  --replay-limit BYTES  haproxy-retry: the longest body that the balancer replays       (8192, at most 16777216)
+";
+
+const PRESET_NOTE: &str = "
+The preset nlb holds for 3 to 4 minutes by default. Naming another preset than the gate is configured with starts from
+that preset's defaults; further fields of the plan are the gate's to configure.
 ";
 
 const PRESTOP_LOG: &str = "

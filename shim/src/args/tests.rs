@@ -82,6 +82,17 @@ fn a_missing_value_and_bytes_that_are_not_utf8_are_mistakes_and_no_panic() {
 }
 
 #[test]
+fn every_preset_and_the_limit_of_what_is_replayed_are_flags() {
+    for (name, _) in softclose_fsm::Preset::ALL {
+        let options = prestop(&format!("prestop --preset {name} --replay-limit 102400"));
+        assert_eq!(options.plan, [("preset", name.to_owned()), ("replay_limit", "102400".to_owned())]);
+        assert!(options.errors.is_empty(), "{:?}", options.errors);
+    }
+    let errors = prestop("prestop --replay-limit 100k").errors;
+    assert_eq!(errors, ["--replay-limit: got \"100k\", must be a whole number from 0 to 16777216"]);
+}
+
+#[test]
 fn the_last_of_a_repeated_flag_counts() {
     let options = prestop("prestop --grace 10s --grace 20s --fall 2 --fall 3");
     assert_eq!(options.grace, Duration::from_secs(20));

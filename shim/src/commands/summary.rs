@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use softclose_fsm::{EventName, FaultReason, Prober, Status, Verdict};
+use serde_json::{Value, to_value};
+use softclose_fsm::{Arrivals, FaultReason, Order, Prober, Status, Verdict};
 
 use crate::control::Answer;
 use crate::duration;
@@ -36,6 +37,12 @@ impl Summary<'_> {
         if let Some(verdict) = &document.verdict {
             row("verdict", verdict_text(verdict));
         }
+        if let Some(late) = document.late {
+            row("late", format!("{late} let in since the flip"));
+        }
+        if let Some(count) = document.cut_at_most {
+            row("cut", format!("at most {count}"));
+        }
         row("may exit", yes_or_no(document.may_exit).to_owned());
         row("plan", self.plan());
         if let Some(left) = document.deadline_in_ms {
@@ -48,7 +55,7 @@ impl Summary<'_> {
             row("prober", self.prober(prober));
         }
         for event in &document.events {
-            row("event", format!("{} {} ago", event_text(event.event), self.ago(event.at.as_micros())));
+            row("event", format!("{} {} ago", name_of(to_value(event.event)), self.ago(event.at.as_micros())));
         }
         row("version", document.version.clone());
         text
@@ -67,14 +74,30 @@ impl Summary<'_> {
 
     fn plan(&self) -> String {
         let plan = &self.0.plan;
-        format!(
-            "settle {}, fall {}, margin {}, hold {} to {}",
+        let mut text = format!(
+            "{}: settle {}, fall {}, margin {}, hold {} to {}",
+            name_of(to_value(plan.preset)),
             duration::text(plan.settle),
             plan.fall,
             duration::text(plan.margin),
             duration::text(plan.hold_min),
             duration::text(plan.hold_max)
-        )
+        );
+        if plan.order == Order::HealthFirst {
+            text.push_str(", health first");
+        }
+        if let Some(status) = plan.soft_status {
+            text.push_str(&format!(", {status} while draining"));
+        }
+        let refuses = |arrivals| arrivals == Arrivals::Refuse;
+        let refused = match (refuses(plan.arrivals), refuses(plan.arrivals_closing)) {
+            (false, false) => return text,
+            (true, false) => "while draining",
+            (false, true) => "while closing",
+            (true, true) => "from the drain on",
+        };
+        let (status, limit) = (plan.refuse_status, plan.replay_limit);
+        format!("{text}, new requests {status} {refused} (up to {limit} bytes)")
     }
 
     fn prober(&self, prober: &Prober) -> String {
@@ -84,8 +107,8 @@ impl Summary<'_> {
         };
         let last = self.ago(prober.last.as_micros());
         format!(
-            "{} asks {pace}, {} times, last {last} ago; {} hard answers since the flip",
-            prober.address, prober.asked, prober.hard
+            "{} asks {pace}, {} times, last {last} ago; {} soft answers, {} hard ones since the flip",
+            prober.address, prober.asked, prober.soft, prober.hard
         )
     }
 
@@ -104,6 +127,7 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::SecondOpinion { distrust } => {
             format!("not believed ({}), but Envoy's own counters read zero", distrust.as_str())
         }
+        Verdict::HealthFirst { active } => format!("none yet: health first, with {active} in flight then"),
         Verdict::Operator { active } => format!("close-lb with {active} in flight"),
         Verdict::Fault { reason: FaultReason::Deadline, active } => {
             format!("deadline with {} in flight", number(*active))
@@ -119,9 +143,9 @@ fn number(count: Option<u64>) -> String {
 }
 
 /// As the document has it.
-fn event_text(event: EventName) -> String {
-    match serde_json::to_value(event) {
-        Ok(serde_json::Value::String(name)) => name,
+fn name_of(written: serde_json::Result<Value>) -> String {
+    match written {
+        Ok(Value::String(name)) => name,
         Ok(_) | Err(_) => String::new(),
     }
 }

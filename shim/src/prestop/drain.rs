@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use softclose_fsm::{Plan, Preset, StateName};
+use softclose_fsm::{Order, Plan, Preset, StateName};
 
 use crate::admin::AdminError;
 use crate::args::{Overrides, target};
@@ -104,7 +104,10 @@ impl Prestop {
     /// The query of `POST /drain`: the flags, what Envoy does, and our share of the grace period.
     fn drain_call(&self, before: &Answer) -> (Split, String) {
         let wanted = self.plan(before);
-        let split = self.budget.split(Instant::now(), wanted.hold_max);
+        let split = match wanted.order {
+            Order::IdleFirst => self.budget.split(Instant::now(), wanted.hold_max),
+            Order::HealthFirst => self.budget.side_by_side(Instant::now(), wanted.hold_max),
+        };
         let mut fields = match self.understood {
             Understood::All => self.options.plan.clone(),
             Understood::Deadline => Overrides::new(),
@@ -136,7 +139,7 @@ impl Prestop {
     fn say_drained(&mut self, before: &Answer, split: Split) {
         match before.state {
             StateName::Open => {
-                let wanted = self.plan(before).hold_max;
+                let Plan { hold_max: wanted, order, .. } = self.plan(before);
                 if split.hold < wanted {
                     let (wanted, hold) = (duration::text(wanted), duration::text(split.hold));
                     let short = format!(
@@ -146,8 +149,10 @@ impl Prestop {
                 }
                 let fields = [("deadline_ms", millis(split.drain).into()), ("hold_max_ms", millis(split.hold).into())];
                 let (drain, hold) = (duration::text(split.drain), duration::text(split.hold));
-                let said =
-                    format!("the gate drains: at most {drain} for the requests, {hold} for the balancer to notice");
+                let together = if order == Order::HealthFirst { " in the same time" } else { "" };
+                let said = format!(
+                    "the gate drains: at most {drain} for the requests, {hold} for the balancer to notice{together}"
+                );
                 self.log.info(&said, &fields);
             }
             StateName::Draining => self.log.info("joining the drain under way; its deadline stands", &[]),

@@ -1,7 +1,5 @@
 //! The second opinion: while the gate's count is not to be believed, Envoy's own counters are read and brought to it.
 
-use softclose_fsm::StateName;
-
 use crate::prestop::{Break, PATIENCE, Prestop};
 
 /// What to do about it, for the one line that says so.
@@ -11,7 +9,7 @@ pub(super) const NO_COUNTERS: &str = "Envoy has no http.outbound_*.downstream_rq
 impl Prestop {
     /// Brings Envoy's own counters to a gate that drains and is in doubt. The wait's short slices make that once a second.
     pub(super) fn second_opinion(&mut self) -> Result<(), Break> {
-        if self.seen.state != Some(StateName::Draining) || self.seen.distrust.is_none() {
+        if !self.seen.waits_for_zero || self.seen.distrust.is_none() {
             return Ok(());
         }
         let left = self.left()?;

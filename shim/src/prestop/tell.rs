@@ -56,8 +56,12 @@ impl Prestop {
             self.reopened("the gate was reopened, and drained again by somebody else: joining that drain");
         }
         self.seen.active = Some(document.active);
+        let health_first = is_health_first(document);
+        self.seen.waits_for_zero = document.state == StateName::Draining || health_first;
         match document.state {
             StateName::Open | StateName::Draining => {}
+            // For such a balancer DOWN cuts nothing.
+            StateName::Closing if health_first => {}
             StateName::Closing | StateName::Closed | StateName::Fault => {
                 self.seen.peak = self.seen.peak.max(document.active);
             }
@@ -85,6 +89,16 @@ fn state_line(answer: &Answer) -> (String, Vec<(&'static str, Value)>) {
             }
             None => format!("draining: {in_flight} in flight, no deadline"),
         },
+        StateName::Closing if is_health_first(document) => {
+            let left = document.deadline_in_ms.map_or_else(
+                || "no deadline".to_owned(),
+                |left| {
+                    fields.push(("deadline_in_ms", millis(left).into()));
+                    format!("deadline in {}", duration::text(left))
+                },
+            );
+            format!("closing: health is 503 already (health first), {in_flight} in flight, {left}")
+        }
         StateName::Closing => {
             let probers = document.probers.len();
             fields.push(("probers", probers.into()));
@@ -93,13 +107,28 @@ fn state_line(answer: &Answer) -> (String, Vec<(&'static str, Value)>) {
                 ground(document)
             )
         }
-        StateName::Closed => "closed: the pod may leave".to_owned(),
+        StateName::Closed => format!("closed: the pod may leave{}", aftermath(document, &mut fields)),
         StateName::Fault if document.may_exit => {
-            format!("fault ({}): the pod may leave, {in_flight} in flight", ground(document))
+            let after = aftermath(document, &mut fields);
+            format!("fault ({}): the pod may leave, {in_flight} in flight{after}", ground(document))
         }
         StateName::Fault => format!("fault ({}): health is 503 with {in_flight} in flight", ground(document)),
     };
     (message, fields)
+}
+
+fn is_health_first(document: &Status) -> bool {
+    matches!(document.verdict, Some(Verdict::HealthFirst { .. }))
+}
+
+/// What came after the flip, where something did.
+fn aftermath(document: &Status, fields: &mut Vec<(&'static str, Value)>) -> String {
+    fields.extend(document.late.map(|late| ("late", late.into())));
+    fields.extend(document.cut_at_most.map(|count| ("cut_at_most", count.into())));
+    match document.late.filter(|late| *late > 0) {
+        Some(late) => format!("; {} came after the flip", requests(late)),
+        None => String::new(),
+    }
 }
 
 fn requests(active: u64) -> String {
@@ -114,6 +143,7 @@ fn ground(document: &Status) -> String {
         Some(Verdict::SecondOpinion { distrust }) => {
             format!("count not believed: {}; Envoy's counters read zero", distrust.as_str())
         }
+        Some(Verdict::HealthFirst { active }) => format!("health first, with {} in flight", requests(*active)),
         Some(Verdict::Operator { active }) => format!("close-lb with {} in flight", requests(*active)),
         Some(Verdict::Fault { reason, .. }) => reason.to_string(),
     }

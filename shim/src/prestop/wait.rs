@@ -88,9 +88,9 @@ impl Prestop {
     fn slice(&self, own_deadline: Instant) -> Result<Duration, Break> {
         // In FAULT each second is a chance to see how many the balancer may cut.
         let watched = match self.seen.state {
-            Some(StateName::Draining) => self.seen.distrust.is_some(),
+            Some(StateName::Draining | StateName::Closing) => self.seen.waits_for_zero && self.seen.distrust.is_some(),
             Some(StateName::Fault) => true,
-            None | Some(StateName::Open | StateName::Closing | StateName::Closed) => false,
+            None | Some(StateName::Open | StateName::Closed) => false,
         };
         let slice = if watched || self.envoy_drain == EnvoyDrain::Owed { SHORT_SLICE } else { SLICE };
         let to_deadline = match self.seen.state {

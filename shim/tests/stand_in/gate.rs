@@ -27,6 +27,8 @@ struct World {
     epoch: Instant,
     record: Record,
     active: u64,
+    /// Requests let in since the first drain.
+    admitted: u64,
     plan: Plan,
 }
 
@@ -34,7 +36,7 @@ impl Gate {
     pub(crate) fn start(ip: &str) -> Self {
         let epoch = Instant::now();
         let record = Record::open(softclose_fsm::Instant::from_micros(0));
-        let world = World { epoch, record, active: 0, plan: Plan::preset(Preset::Haproxy) };
+        let world = World { epoch, record, active: 0, admitted: 0, plan: Plan::preset(Preset::Haproxy) };
         let shared = Arc::new(Shared { world: Mutex::new(world), moved: Condvar::new(), scripted: Mutex::default() });
         let answering = Arc::clone(&shared);
         let server = Server::start(ip, move |request| {
@@ -47,6 +49,10 @@ impl Gate {
     pub(crate) fn set_active(&self, active: u64) {
         self.shared.world().active = active;
         self.shared.moved.notify_all();
+    }
+
+    pub(crate) fn admit(&self, requests: u64) {
+        self.shared.world().admitted += requests;
     }
 
     pub(crate) fn distrust(&self, reason: DistrustReason) {
@@ -170,7 +176,12 @@ impl Host for World {
     }
 
     fn reading(&mut self, _: &Record) -> Reading {
-        Reading { blind: false, active: self.active, roll_call: RollCall { answered: 2, expected: 2, newcomers: 0 } }
+        Reading {
+            blind: false,
+            admitted: self.admitted,
+            active: self.active,
+            roll_call: RollCall { answered: 2, expected: 2, newcomers: 0 },
+        }
     }
 
     fn store(&mut self, record: &Record, (): ()) -> Stored {

@@ -9,23 +9,29 @@ use proptest::prelude::*;
 use super::{MICROSECOND, MISSING, SECOND, START, WHOLE, after, busy, closing, step, tick};
 use crate::effect::{Counter, Effect};
 use crate::input::{Input, Probe, Reply};
-use crate::plan::{Plan, Preset};
+use crate::plan::{Order, Plan, Preset};
 use crate::record::{Distrust, DistrustReason, Path, Reading, Record};
 use crate::state::{State, StateName, Verdict};
 
 fn any_reading() -> impl Strategy<Value = Reading> {
     (prop_oneof![3 => Just(0_u64), 2 => 1_u64..4], prop_oneof![4 => Just(WHOLE), 1 => Just(MISSING)])
-        .prop_map(|(active, roll_call)| Reading { blind: false, active, roll_call })
+        .prop_map(|(active, roll_call)| Reading { blind: false, admitted: 0, active, roll_call })
+}
+
+fn any_preset() -> impl Strategy<Value = Preset> {
+    prop::sample::select(Preset::ALL.map(|(_, preset)| preset).to_vec())
 }
 
 fn any_plan() -> impl Strategy<Value = Plan> {
-    (prop_oneof![Just(0_u64), 1_u64..3_000], prop_oneof![Just(None), (1_u64..8_000).prop_map(Some)], 0_u64..6_000)
-        .prop_map(|(settle, deadline, hold_max)| Plan {
-            settle: Duration::from_millis(settle),
-            deadline: deadline.map(Duration::from_millis),
-            hold_max: Duration::from_millis(hold_max),
-            ..Plan::preset(Preset::Haproxy)
-        })
+    let settle = prop_oneof![Just(0_u64), 1_u64..3_000];
+    let deadline = prop_oneof![Just(None), (1_u64..8_000).prop_map(Some)];
+    (any_preset(), settle, deadline, 1_u64..6_000).prop_map(|(preset, settle, deadline, hold_max)| Plan {
+        settle: Duration::from_millis(settle),
+        deadline: deadline.map(Duration::from_millis),
+        hold_min: Duration::ZERO,
+        hold_max: Duration::from_millis(hold_max),
+        ..Plan::preset(preset)
+    })
 }
 
 fn any_input() -> impl Strategy<Value = Input> {
@@ -69,14 +75,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn a_clean_flip_is_committed_on_a_believed_zero_only(run in any_run()) {
+    fn every_verdict_has_its_ground(run in any_run()) {
         let (mut now, mut record) = (START, Record::open(START));
         for (later, reading, input) in run {
             now = now.after(later);
             let next = step(&record, now, reading, &input).record;
-            let flipped = record.answer(Path::Balancer).status == 200 && next.answer(Path::Balancer).status == 503;
-            if flipped {
-                match next.verdict().unwrap() {
+            if let Some(verdict) = next.verdict().filter(|verdict| record.verdict().as_ref() != Some(verdict)) {
+                match verdict {
                     Verdict::Clean => {
                         prop_assert_eq!(reading.active, 0);
                         prop_assert!(reading.roll_call.complete());
@@ -85,10 +90,14 @@ proptest! {
                         prop_assert!(record.distrust.is_none_or(late));
                     }
                     Verdict::SecondOpinion { .. } => prop_assert!(next.distrust.is_some()),
-                    Verdict::Operator { .. } => prop_assert_eq!(input, Input::CloseLb),
+                    Verdict::Operator { .. } => prop_assert!(matches!(input, Input::CloseLb | Input::Close)),
+                    Verdict::HealthFirst { .. } => {
+                        let Input::Drain(plan) = &input else { panic!("health first by {input:?}") };
+                        prop_assert_eq!(plan.order, Order::HealthFirst);
+                    }
                     Verdict::Fault { .. } => {
-                        let State::Draining(draining) = &record.state else { panic!("a fault from {:?}", record.state) };
-                        prop_assert!(draining.deadline.is_some_and(|deadline| deadline <= now));
+                        let Some(quest) = record.quest() else { panic!("a fault from {:?}", record.state) };
+                        prop_assert!(quest.deadline.is_some_and(|deadline| deadline <= now));
                     }
                 }
             }
@@ -98,11 +107,42 @@ proptest! {
 
     #[test]
     fn a_deadline_is_kept(record in any_record(), reading in any_reading()) {
-        if let State::Draining(draining) = &record.state
-            && let Some(deadline) = draining.deadline
+        if let Some(quest) = record.quest()
+            && let Some(deadline) = quest.deadline
         {
-            let end = tick(&record, deadline, reading).state.name();
-            prop_assert!(matches!(end, StateName::Closing | StateName::Fault | StateName::Closed), "{end}");
+            let end = tick(&record, deadline, reading);
+            if record.state.name() == StateName::Draining {
+                prop_assert!(!end.waits_for_zero(), "{:?}", end);
+            }
+            let longest = record.state.since().after(record.plan().unwrap().hold_max);
+            prop_assert!(!tick(&end, deadline.max(longest), reading).waits_for_zero(), "{:?}", end);
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_cut_is_the_most_in_flight_since_it_could_be(run in any_run()) {
+        let (mut now, mut record) = (START, Record::open(START));
+        let (mut hard, mut most) = (0, None);
+        for (later, reading, input) in run {
+            now = now.after(later);
+            let done = step(&record, now, reading, &input);
+            let moved = done.effects.iter().any(|effect| matches!(effect, Effect::Count(Counter::Drains)));
+            if moved || done.record.state.name() == StateName::Open {
+                (hard, most) = (0, None);
+            }
+            hard += done.effects.iter().filter(|effect| **effect == Effect::Count(Counter::HardAnswers)).count() as u32;
+            let noticed = done.record.plan().is_some_and(|plan| hard >= plan.fall);
+            let may_be_cut = match &done.record.state {
+                State::Open(_) | State::Draining(_) => false,
+                State::Closing(closing) => closing.plan.order == Order::IdleFirst && noticed,
+                State::Closed(_) => true,
+                State::Fault(fault) => noticed || fault.may_exit || fault.plan.order == Order::HealthFirst,
+            };
+            if may_be_cut {
+                most = most.max(Some(reading.active));
+            }
+            prop_assert_eq!(done.record.cut_at_most(), most);
+            record = done.record;
         }
     }
 
@@ -133,12 +173,12 @@ proptest! {
     }
 
     #[test]
-    fn only_a_reopen_turns_503_into_200(run in any_run()) {
+    fn only_a_reopen_turns_the_answer_back_into_200(run in any_run()) {
         let (mut now, mut record) = (START, Record::open(START));
         for (later, reading, input) in run {
             now = now.after(later);
             let next = step(&record, now, reading, &input).record;
-            if record.answer(Path::Balancer).status == 503 && next.answer(Path::Balancer).status == 200 {
+            if record.answer(Path::Balancer).status != 200 && next.answer(Path::Balancer).status == 200 {
                 prop_assert_eq!(&input, &Input::Reopen);
             }
             record = next;
