@@ -30,6 +30,8 @@ pub(crate) struct Options {
     pub(crate) check_inter_ms: Option<u64>,
     /// Whether the balancer cuts every session of a server that is DOWN.
     pub(crate) shutdown_sessions: bool,
+    /// Whether the balancer takes a 404 for a soft stop.
+    pub(crate) disable_on_404: bool,
 }
 
 /// Who answers the balancer's checks.
@@ -74,6 +76,7 @@ impl Default for Options {
             drain_time: Duration::from_secs(45),
             check_inter_ms: None,
             shutdown_sessions: true,
+            disable_on_404: false,
         }
     }
 }
@@ -170,6 +173,7 @@ pub(crate) async fn balancer(
         check: options.answers.check(),
         inter_ms,
         shutdown_sessions: options.shutdown_sessions,
+        disable_on_404: options.disable_on_404,
     };
     Ok(Some(Balancer::start(dir, &setup).await?))
 }

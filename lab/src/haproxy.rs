@@ -27,6 +27,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) inter_ms: u64,
     /// Whether DOWN cuts every session, as in the field; without it a server that is DOWN only gets no new ones.
     pub(crate) shutdown_sessions: bool,
+    /// Whether a 404 takes a server out of the balancing and cuts nothing.
+    pub(crate) disable_on_404: bool,
 }
 
 /// What the balancer asks its servers.
@@ -114,6 +116,7 @@ fn names(setup: &Setup<'_>) -> Vec<(&'static str, String)> {
         ("CHECK_PORT", setup.check.port.to_string()),
         ("CHECK_INTER_MS", setup.inter_ms.to_string()),
         ("ON_MARKED_DOWN", on_marked_down.to_owned()),
+        ("DISABLE_ON_404", if setup.disable_on_404 { "http-check disable-on-404" } else { "" }.to_owned()),
         ("SERVERS", setup.servers.iter().map(server).collect::<Vec<_>>().join("\n")),
     ]
 }

@@ -189,6 +189,9 @@ impl Mode {
             }
             Self::Softclose => {
                 let mut command = softclose_pre_stop(pod, Duration::from_secs(scale.grace_s.into()))?;
+                if scale.soft {
+                    command.args(["--preset", "haproxy-soft"]);
+                }
                 if let Some(settle) = scale.settle_ms {
                     command.args(["--settle", &format!("{settle}ms")]);
                 }

@@ -160,7 +160,8 @@ impl Seen {
                 events.push(Event::new(kind, change.after_s, change.at_s, &series.source, &change.value));
             }
         };
-        add(Kind::HealthFail, &self.health, &|value| !value.starts_with("200"));
+        // A soft answer fails nothing: it only asks for nothing new.
+        add(Kind::HealthFail, &self.health, &|value| !value.starts_with("200") && !value.starts_with("404"));
         add(Kind::ReadinessFail, &self.readiness, &|value| !value.starts_with("200"));
         add(Kind::EnvoyDrainStart, &self.drain, &|value| value == "close");
         add(Kind::ActiveZero, &self.active, &|value| value == "0+0");

@@ -83,7 +83,7 @@ impl Way {
             Mode::EnvoyGateway | Mode::Contour => Self::Script(Script::health_check_fail(scale)),
             Mode::Softclose => {
                 let grace = Duration::from_secs(scale.grace_s.into());
-                let mut gate = Gate::shipped(grace, Duration::from_secs_f64(scale.termination_drain_s));
+                let mut gate = Gate::shipped(scale.preset(), grace, Duration::from_secs_f64(scale.termination_drain_s));
                 if let Some(settle) = scale.settle_ms {
                     gate.plan.settle = Duration::from_millis(settle);
                 }

@@ -109,6 +109,7 @@ pub(crate) fn options(mode: Mode, times: &Scale, concurrency: u16) -> Options {
         exit: mode.exit(times),
         check_inter_ms: Some(times.check_inter_ms),
         shutdown_sessions: mode.shutdown_sessions(),
+        disable_on_404: times.soft,
         ..Options::default()
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use softclose_fsm::Preset;
 
 use crate::curl::Protocol;
 use crate::mode::Mode;
@@ -42,6 +43,10 @@ pub(crate) struct Scale {
     /// From the end of a rolling restart to the end of its load.
     #[serde(default)]
     pub(crate) tail_s: f64,
+    /// The balancer takes a 404 for "nothing new, finish what you have" (`http-check disable-on-404`), and softclose says so
+    /// (`--preset haproxy-soft`).
+    #[serde(default)]
+    pub(crate) soft: bool,
     /// `softclose prestop --settle`, where it is not the default.
     #[serde(default)]
     pub(crate) settle_ms: Option<u64>,
@@ -62,6 +67,11 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
+    /// Softclose's preset for this balancer.
+    pub(crate) fn preset(&self) -> Preset {
+        if self.soft { Preset::HaproxySoft } else { Preset::Haproxy }
+    }
+
     /// A time of the field's on this scale.
     pub(crate) fn shrunk(&self, time: Duration) -> Duration {
         time.mul_f64(self.shrink)

@@ -26,8 +26,8 @@ const STEPS_MAX: usize = 1_000_000;
 impl Gate {
     /// As shipped, with the deadline that the preStop command derives from a grace period: whatever the longest hold (10 s) and
     /// a reserve (5 s) leave; where that is less than a quarter, the hold gives way.
-    pub(crate) fn shipped(grace: Duration, termination_drain: Duration) -> Self {
-        let plan = Plan::preset(Preset::Haproxy);
+    pub(crate) fn shipped(preset: Preset, grace: Duration, termination_drain: Duration) -> Self {
+        let plan = Plan::preset(preset);
         let shared = grace - Duration::from_secs(5).min(grace / 2);
         let hold_max = plan.hold_max.min(shared / 4 * 3);
         let plan = Plan { hold_max, deadline: Some(shared - hold_max), ..plan };

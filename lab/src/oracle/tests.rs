@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use softclose_fsm::Input;
+use softclose_fsm::{Input, Preset};
 
 use super::estimate::Estimate;
 use super::gate::Gate;
@@ -116,7 +116,7 @@ fn improved_flips_at_a_poll_after_the_last_request() {
 
 #[test]
 fn the_gate_that_is_told_503_at_once_cuts_as_mode_current_does() {
-    let mut gate = Gate::shipped(Duration::from_secs(45), Duration::from_secs(1));
+    let mut gate = Gate::shipped(Preset::Haproxy, Duration::from_secs(45), Duration::from_secs(1));
     gate.orders.push((0.0, Input::CloseLb));
     let told = predict(&Way::Gate(gate), &s1());
     let current = predict(&Way::of(Mode::Current, &scaled()), &s1());
