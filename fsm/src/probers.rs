@@ -32,6 +32,9 @@ const GAPS_KEPT: usize = 8;
 /// three is out of line only if two are.
 const GAPS_STEADY: usize = 3;
 
+/// How much earlier a prober is missed than it can have counted its failures.
+const MISSED_EARLY: Duration = Duration::from_millis(250);
+
 /// Those who ask the balancer path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probers {
@@ -243,13 +246,14 @@ impl Prober {
     /// Answered at t, it fails at t + i, t + 2i and so on, i being its interval, if connections are refused; a frozen process costs
     /// it its own timeout on top. So it may be DOWN at t + `fall` x i. To wait for its next check, at t + (`fall` + 1) x i, would
     /// be too late: what it cut ends in the moment in which the process goes on, and that check would be taken for a good one. A
-    /// quarter is taken off, for a pace that was learnt too long and an answer that was given late. Half an interval late is
-    /// still heard, whatever `fall`: with `fall` 1 a failure that short goes unnoticed, and so does a balancer that checks faster
-    /// after a failure (`fastinter`).
+    /// little is taken off, for a pace that was learnt too long and an answer that was given late; not so much that a check whose
+    /// SYN was lost once (Linux sends it again after a second) is missed at the usual two seconds. Half an interval late is still
+    /// heard, whatever `fall`: with `fall` 1 a failure that short goes unnoticed, and so does a balancer that checks faster after
+    /// a failure (`fastinter`).
     fn heard_until(&self, fall: u32) -> Option<Instant> {
         let pace = Duration::from_micros(self.pace_us?);
-        let quarters = fall.saturating_mul(3).max(6);
-        let bound = self.last.after(pace.saturating_mul(quarters) / 4);
+        let span = pace.saturating_mul(fall).saturating_sub(MISSED_EARLY.min(pace / 4));
+        let bound = self.last.after(span.max(pace.saturating_mul(3) / 2));
         // Past that it is taken for gone, and the next one who asks has it forgotten.
         Some(self.silent_after().map_or(bound, |silent| bound.min(silent)))
     }

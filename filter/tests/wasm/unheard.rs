@@ -44,7 +44,7 @@ fn streams_that_end_when_a_frozen_process_goes_on_are_never_a_clean_end() {
             let held = in_mid_drain(process);
             freeze(process, true);
             // From just after the bound to several intervals.
-            let frozen = INTERVAL * 3 / 2 + Duration::from_millis(1 + process.random(5_000));
+            let frozen = INTERVAL * 7 / 4 + Duration::from_millis(1 + process.random(5_000));
             process.advance(frozen);
             freeze(process, false);
             // In any order: the streams' ends on both workers, what the balancer has sent meanwhile, and due ticks.
@@ -85,7 +85,7 @@ fn a_process_that_stops_for_less_than_half_an_interval_more_than_one_ends_clean(
 fn a_health_listener_that_is_out_while_traffic_goes_on_is_noticed_without_any_input() {
     let process = Process::start(Setup::of(2));
     let held = in_mid_drain(&process);
-    process.advance(INTERVAL * 3 / 2 + Duration::from_millis(2));
+    process.advance(INTERVAL * 7 / 4 + Duration::from_millis(2));
     assert_eq!(process.said("distrust").len(), 1, "before the next regular look, for the preStop command");
     held.into_iter().for_each(|stream| process.serve(stream));
     process.advance(SOON);
@@ -125,7 +125,7 @@ fn a_balancer_that_was_told_softly_goes_on_asking_and_is_missed_when_it_does_not
         soft_checks(&process, 20);
         assert_eq!((process.status(1).state, process.status(2).distrust), (StateName::Draining, None));
         if silent {
-            process.advance(INTERVAL * 3 / 2 + Duration::from_millis(2));
+            process.advance(INTERVAL * 7 / 4 + Duration::from_millis(2));
         }
         process.end(held);
         process.advance(SOON);

@@ -258,7 +258,7 @@ fn one_whose_pace_is_near_the_slowest_stays_expected() {
     let late = START.after(SLOWEST).after(MICROSECOND);
     probers.asked("10.0.0.1", late);
     assert!(!only(&probers).known());
-    assert_eq!(probers.unheard_from(2), Some(late.after(Duration::from_millis(435_000)).after(MICROSECOND)));
+    assert_eq!(probers.unheard_from(2), Some(late.after(Duration::from_millis(579_750)).after(MICROSECOND)));
 }
 
 #[test]

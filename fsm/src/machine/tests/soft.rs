@@ -273,7 +273,7 @@ fn one_that_falls_silent_is_unheard_whether_or_not_it_was_told() {
     let long = asks_idle(&long, START.after(SECOND));
     assert_eq!(tick(&told, START.after(2 * SECOND), idle()).verdict(), Some(Verdict::Clean));
     for (record, last) in [(untold, START), (long, START.after(SECOND))] {
-        let allowed = last.after(SECOND * 3 / 2);
+        let allowed = last.after(SECOND * 7 / 4);
         assert_eq!(record.deadline(last.after(SECOND)), Some(allowed.after(MICROSECOND)), "a host has to look then");
         assert_eq!(tick(&record, allowed, idle()).distrust, None);
         let missed = tick(&record, allowed.after(MICROSECOND), idle());
@@ -290,7 +290,7 @@ fn a_silence_that_is_too_long_is_noticed_before_the_zero_that_was_waited_for() {
     let record = soft_steady(&[("settle_ms", "0")]);
     let told = asks_idle(&record, START.after(SECOND));
     // Zero counts from two seconds on, but nobody looked before it was too late.
-    let late = tick(&told, START.after(SECOND).after(SECOND * 3 / 2).after(MICROSECOND), idle());
+    let late = tick(&told, START.after(SECOND).after(SECOND * 7 / 4).after(MICROSECOND), idle());
     assert_eq!(late.state.name(), StateName::Draining);
     assert_eq!(late.distrust.map(|distrust| distrust.reason), Some(DistrustReason::Unheard));
 }

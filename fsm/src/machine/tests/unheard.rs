@@ -51,8 +51,8 @@ const MISSED_JUST_AFTER: [Option<DistrustReason>; 3] = [None, None, Some(Distrus
 
 #[test]
 fn a_balancer_is_missed_before_it_can_have_counted_fall_failures_and_never_for_half_an_interval() {
-    // At 10 it would be 7.5 intervals; after five of them the prober has gone.
-    for (fall, millis) in [("1", 1_500), ("2", 1_500), ("3", 2_250), ("4", 3_000), ("10", 5_000)] {
+    // At 10 it would be 9.75 intervals; after five of them the prober has gone.
+    for (fall, millis) in [("1", 1_500), ("2", 1_750), ("3", 2_750), ("4", 3_750), ("10", 5_000)] {
         let record = draining(&[("fall", fall), ("settle_ms", "0")]);
         let bound = START.after(Duration::from_millis(millis));
         // Whoever looks first: nobody in particular, the balancer itself, or somebody else who makes the table forget it.
@@ -97,9 +97,9 @@ fn a_deadline_that_comes_while_a_balancer_is_unheard_is_no_clean_end() {
     let fault = Some(Verdict::Fault { reason: FaultReason::Distrust(DistrustReason::Unheard), active: None });
     // Last heard so that at the deadline it is still there, just there, and just not.
     for (ago, expected) in [
-        (SECOND * 3 / 2 - MICROSECOND, Some(Verdict::Clean)),
-        (SECOND * 3 / 2, Some(Verdict::Clean)),
-        (SECOND * 3 / 2 + MICROSECOND, fault.clone()),
+        (SECOND * 7 / 4 - MICROSECOND, Some(Verdict::Clean)),
+        (SECOND * 7 / 4, Some(Verdict::Clean)),
+        (SECOND * 7 / 4 + MICROSECOND, fault.clone()),
     ] {
         let last = Instant::from_micros(due.as_micros() - u64::try_from(ago.as_micros()).unwrap());
         let on_the_way =
@@ -175,7 +175,7 @@ fn one_of_several_is_enough() {
         .fold(probed(10, Duration::ZERO), |record, turn| ask(&record, "10.0.0.2", before(turn * SECOND / 2)));
     let record = after(&open, START, busy(2), Input::Drain(plan(&[])));
     let record = (1..=3).fold(record, |record, turn| ask(&record, "10.0.0.2", START.after(turn * SECOND / 2)));
-    assert_eq!(missed_around(&record, START.after(SECOND * 3 / 2), &Input::Tick), MISSED_JUST_AFTER);
+    assert_eq!(missed_around(&record, START.after(SECOND * 7 / 4), &Input::Tick), MISSED_JUST_AFTER);
 }
 
 #[test]
@@ -186,20 +186,20 @@ fn checks_that_are_late_by_less_than_half_an_interval_alarm_nobody_and_blunt_not
         record = ask(&record, BALANCER, now);
         assert_eq!(reason(&record), None, "check {turn}");
     }
-    assert_eq!(missed_around(&record, now.after(SECOND * 3 / 2), &Input::Tick), MISSED_JUST_AFTER);
+    assert_eq!(missed_around(&record, now.after(SECOND * 7 / 4), &Input::Tick), MISSED_JUST_AFTER);
 }
 
 #[test]
 fn one_outage_before_the_drain_does_not_make_it_more_patient() {
     let open = ask(&probed(10, 4 * SECOND), BALANCER, START);
     let record = after(&open, START, busy(2), Input::Drain(plan(&[])));
-    assert_eq!(missed_around(&record, START.after(SECOND * 3 / 2), &Input::Tick), MISSED_JUST_AFTER);
+    assert_eq!(missed_around(&record, START.after(SECOND * 7 / 4), &Input::Tick), MISSED_JUST_AFTER);
 }
 
 #[test]
 fn a_host_is_told_when_to_look() {
     let record = draining(&[]);
-    let bound = START.after(SECOND * 3 / 2).after(MICROSECOND);
+    let bound = START.after(SECOND * 7 / 4).after(MICROSECOND);
     assert_eq!(record.deadline(START), Some(bound));
     let missed = tick(&record, bound, busy(2));
     assert_eq!(missed.deadline(bound), Some(START.after(ROLL_CALL_WAIT)));
