@@ -33,8 +33,12 @@ fn health_first_the_last_request_is_waited_for_after_the_hold() {
     pod.gate.set_active(2);
     let running = nlb(&pod, "30s", &[]);
     wait_until("it waits for the exit", || pod.gate.seen("/wait?for=exit") >= 1);
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(pod.gate.state(), StateName::Closing, "longer than the hold of 300 ms");
+    let held = || {
+        let status = pod.gate.status();
+        (status.state, status.now_us.since(status.since_us))
+    };
+    wait_until("the hold of 300 ms is over, and one more", || held().1 >= Duration::from_millis(600));
+    assert_eq!(held().0, StateName::Closing);
     pod.gate.set_active(0);
     running.end().expect(0, &["done: clean; cut at most 0"]);
 }
