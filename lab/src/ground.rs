@@ -13,6 +13,7 @@ use crate::haproxy::{Api, Balancer, Check, Setup};
 use crate::hc::Hc;
 use crate::http::Client;
 use crate::manifest::Overrides;
+use crate::mode::DRAIN_DURATION;
 use crate::network::{Network, Pod};
 use crate::{diagnostics, topology, wait};
 
@@ -72,8 +73,7 @@ impl Default for Options {
             concurrency: 2,
             // Istio's default terminationDrainDuration.
             exit: Exit::After(Duration::from_secs(5)),
-            // Istio's default drainDuration.
-            drain_time: Duration::from_secs(45),
+            drain_time: DRAIN_DURATION,
             check_inter_ms: None,
             shutdown_sessions: true,
             disable_on_404: false,

@@ -52,6 +52,9 @@ pub(crate) const NLB_LAG: Duration = Duration::from_secs(30);
 const ENVOY_GATEWAY_MIN_DRAIN: Duration = Duration::from_secs(10);
 const ENVOY_GATEWAY_DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Istio's `drainDuration` by default (pkg/config/mesh/mesh.go).
+pub(crate) const DRAIN_DURATION: Duration = Duration::from_secs(45);
+
 /// Contour's `--check-interval` (cmd/contour/shutdownmanager.go). It has no limit of its own.
 const CONTOUR_CHECK: Duration = Duration::from_secs(5);
 
@@ -120,6 +123,21 @@ impl Mode {
             Self::ExitOnZero | Self::NlbRecipe => Exit::OnZeroConnections(scale.shrunk(MINIMUM_DRAIN)),
             // Envoy itself is the first process there, and ends at once on SIGTERM.
             Self::EnvoyGateway | Self::Contour => Exit::After(Duration::ZERO),
+        }
+    }
+
+    /// Envoy's `--drain-time-s`.
+    pub(crate) fn drain_time(self) -> Duration {
+        match self {
+            // Envoy Gateway starts Envoy with its drainTimeout.
+            Self::EnvoyGateway => ENVOY_GATEWAY_DRAIN_TIMEOUT,
+            Self::Current
+            | Self::Improved
+            | Self::IstioDefault
+            | Self::ExitOnZero
+            | Self::NlbRecipe
+            | Self::Contour
+            | Self::Softclose => DRAIN_DURATION,
         }
     }
 

@@ -107,10 +107,10 @@ pub(crate) fn options(mode: Mode, times: &Scale, concurrency: u16) -> Options {
         overrides: Overrides { listeners, ..Overrides::default() },
         concurrency,
         exit: mode.exit(times),
+        drain_time: mode.drain_time(),
         check_inter_ms: Some(times.check_inter_ms),
         shutdown_sessions: mode.shutdown_sessions(),
         disable_on_404: times.soft,
-        ..Options::default()
     }
 }
 
