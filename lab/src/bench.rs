@@ -42,11 +42,25 @@ pub(crate) struct Args {
     /// How often each variant is loaded [default: 7, or 31 with --full]
     #[arg(long)]
     rounds: Option<u32>,
-    /// Only CPU per request
+    /// Only this part
     #[arg(long)]
-    cpu_only: bool,
+    only: Option<Part>,
+    /// Drains for the latencies
+    #[arg(long, default_value_t = DRAINS)]
+    drains: u32,
     #[command(flatten)]
     place: Place,
+}
+
+/// What can be measured by itself.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Processor time for each request
+    Cpu,
+    /// What a worker more costs
+    Memory,
+    /// From zero to the flip, and from the flip to the last wait answered
+    Latency,
 }
 
 /// How long each part lasts.
@@ -76,8 +90,8 @@ struct Report {
 pub(crate) async fn run(args: &Args) -> Result<bool> {
     let out = args.place.folder()?;
     let effort = match args.full {
-        true => Effort { rounds: args.rounds.unwrap_or(31), load: Duration::from_secs(2), drains: DRAINS },
-        false => Effort { rounds: args.rounds.unwrap_or(7), load: Duration::from_secs(1), drains: DRAINS },
+        true => Effort { rounds: args.rounds.unwrap_or(31), load: Duration::from_secs(2), drains: args.drains },
+        false => Effort { rounds: args.rounds.unwrap_or(7), load: Duration::from_secs(1), drains: args.drains },
     };
     load::tools_are_there()?;
     let module = topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?;
@@ -85,12 +99,17 @@ pub(crate) async fn run(args: &Args) -> Result<bool> {
     let before = load_average();
     println!("load average {before}");
     let seed = seed();
-    let cpu = measure_cpu(&module, all_exports.as_deref(), &effort, seed, &out).await?;
-    println!("\n{}\n", cpu_table(&cpu));
-    let (mut footprints, mut latencies) = (Vec::new(), None);
-    if !args.cpu_only {
+    let wanted = |part: Part| args.only.is_none_or(|only| only == part);
+    let (mut cpu, mut footprints, mut latencies) = (Vec::new(), Vec::new(), None);
+    if wanted(Part::Cpu) {
+        cpu = measure_cpu(&module, all_exports.as_deref(), &effort, seed, &out).await?;
+        println!("\n{}\n", cpu_table(&cpu));
+    }
+    if wanted(Part::Memory) {
         footprints = memory::measure(&module, &out).await?;
         println!("\n{}\n{}\n", memory_table(&footprints), memory::in_words(&footprints));
+    }
+    if wanted(Part::Latency) {
         let dir = folder(&out, "wake")?;
         let measured = wake::measure(effort.drains, &dir).await.with_context(|| diagnostics::evidence(&dir))?;
         println!("\n{}\n", wake_table(&measured));
