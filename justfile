@@ -98,7 +98,8 @@ build-filter:
 # The module that traps on demand, for tests alone: dist/softclose-planted.wasm
 build-planted:
     cargo build --profile wasm --target {{wasm}} --target-dir target/planted -p softclose-filter --features plant
-    install -Dm444 target/planted/{{wasm}}/wasm/softclose_filter.wasm dist/softclose-planted.wasm
+    cargo run -q --release -p softclose-package -- trim target/planted/{{wasm}}/wasm/softclose_filter.wasm target/softclose-planted.wasm
+    install -Dm444 target/softclose-planted.wasm dist/softclose-planted.wasm
 
 # The static preStop binary: dist/softclose
 build-shim:

@@ -84,6 +84,11 @@ pub(crate) fn vm_configuration() -> Result<Vec<u8>, Failure> {
     buffer(VM_CONFIGURATION)
 }
 
+/// The name of the plugin whose callback is under way.
+pub(crate) fn plugin_name() -> Vec<u8> {
+    property("plugin_name").unwrap_or_default()
+}
+
 fn buffer(kind: u32) -> Result<Vec<u8>, Failure> {
     // SAFETY: both out-pointers are written by the host before it answers OK.
     returned(|data, size| unsafe { abi::proxy_get_buffer_bytes(kind, 0, usize::MAX, data, size) })

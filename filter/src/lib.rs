@@ -9,6 +9,7 @@
 
 mod bells;
 mod config;
+mod entry;
 mod host;
 mod json;
 mod ledger;
@@ -22,14 +23,3 @@ mod waiters;
 mod worker;
 
 pub use config::{Config, GateConfig};
-
-mod entry {
-    use proxy_wasm::traits::RootContext;
-
-    use crate::root;
-
-    proxy_wasm::main! {{
-        std::panic::set_hook(Box::new(root::on_panic));
-        proxy_wasm::set_root_context(|context| -> Box<dyn RootContext> { Box::new(root::Root::new(context)) });
-    }}
-}

@@ -1,21 +1,19 @@
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::panic::PanicHookInfo;
 use std::rc::Rc;
 
-use proxy_wasm::traits::{Context, HttpContext, RootContext};
-use proxy_wasm::types::ContextType;
+use proxy_wasm::traits::{Context, RootContext};
 use softclose_fsm::Role;
 
 use crate::config::Config;
 use crate::host::{self, Level};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::stream::{Asked, Counted};
 use crate::worker::Worker;
 
 thread_local! {
-    /// Who carries out this VM's last will: any of its workers, they share the ledger.
-    static HEIR: Cell<Option<Rc<Worker>>> = const { Cell::new(None) };
+    /// The workers of this VM, one for each plugin configuration in use, the newest last.
+    static WORKERS: RefCell<Vec<Rc<Worker>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The panic hook: says what happened, and does what is left to do before the host takes the VM away. Out of memory and out of
@@ -24,9 +22,29 @@ pub(crate) fn on_panic(panic: &PanicHookInfo<'_>) {
     // One line: the message has a line of its own.
     let message = panic.to_string().replace('\n', " ");
     host::log(Level::Critical, &format!("softclose: {message}"));
-    if let Some(worker) = HEIR.take() {
+    // Any worker of this VM can: they share the ledger.
+    if let Some(worker) = heir() {
         worker.last_will();
     }
+}
+
+fn heir() -> Option<Rc<Worker>> {
+    WORKERS.with(|workers| workers.try_borrow().ok()?.last().cloned())
+}
+
+/// Who works for the stream under way; none before a configuration was taken.
+///
+/// The host does not say which root context a stream belongs to. Several are there while a configuration is replaced by
+/// another one of the same plugin, and the newest is as good then; other plugins may share the VM, and have other names.
+pub(crate) fn worker_of_stream() -> Option<Rc<Worker>> {
+    WORKERS.with_borrow(|workers| match workers.as_slice() {
+        [only] => Some(Rc::clone(only)),
+        several => {
+            let name = host::plugin_name();
+            let namesake = several.iter().rfind(|worker| worker.plugin == name);
+            namesake.or(several.last()).cloned()
+        }
+    })
 }
 
 /// A root context: one plugin configuration on one worker.
@@ -56,12 +74,12 @@ impl Root {
         let role = config.role();
         match Metrics::define().and_then(|metrics| Ok((metrics, Ledger::choose()?))) {
             Ok((metrics, ledger)) => {
-                let worker = Rc::new(Worker::new(self.context, config, metrics, ledger));
+                let worker = Rc::new(Worker::new(self.context, host::plugin_name(), config, metrics, ledger));
                 worker.begin();
                 worker.enrol();
-                HEIR.set(Some(Rc::clone(&worker)));
+                WORKERS.with_borrow_mut(|workers| workers.push(Rc::clone(&worker)));
                 if let Some(old) = self.worker.replace(worker) {
-                    old.leave();
+                    retire(&old);
                 }
                 true
             }
@@ -79,7 +97,7 @@ impl Context for Root {}
 impl Drop for Root {
     fn drop(&mut self) {
         if let Some(worker) = &self.worker {
-            worker.leave();
+            retire(worker);
         }
     }
 }
@@ -101,25 +119,10 @@ impl RootContext for Root {
             worker.heed();
         }
     }
-
-    fn create_http_context(&self, context: u32) -> Option<Box<dyn HttpContext>> {
-        match &self.worker {
-            Some(worker) => Some(match worker.config.role() {
-                Role::Count => Box::new(Counted::new(Rc::clone(worker))),
-                Role::Gate => Box::new(Asked::new(Rc::clone(worker), context)),
-            }),
-            // The SDK panics on None, and a stream of an unconfigured root must only pass.
-            None => Some(Box::new(Passing)),
-        }
-    }
-
-    fn get_type(&self) -> Option<ContextType> {
-        Some(ContextType::HttpContext)
-    }
 }
 
-/// A stream that nobody looks at.
-struct Passing;
-
-impl Context for Passing {}
-impl HttpContext for Passing {}
+/// No more streams come to `worker`.
+fn retire(worker: &Rc<Worker>) {
+    WORKERS.with_borrow_mut(|workers| workers.retain(|other| !Rc::ptr_eq(other, worker)));
+    worker.leave();
+}

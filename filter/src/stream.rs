@@ -1,10 +1,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use softclose_fsm::control::{Call, REFUSED, Rejection, STATE_HEADER, Until};
-use softclose_fsm::{Deflection, Handled, Input, Path, Probe, Reply, Status};
+use softclose_fsm::{Deflection, Handled, Input, Path, Probe, Reply, Role, Status};
 
 use crate::config::{Config, GateConfig};
 use crate::host::{self, Level};
@@ -12,23 +11,75 @@ use crate::replay::is_replayable;
 use crate::waiters::WAITERS_MAX;
 use crate::worker::Worker;
 
-/// A stream on a traffic listener.
+/// A request, from its headers to the end of its stream.
+pub(crate) enum Stream {
+    /// On a traffic listener.
+    Counted(Counted),
+    /// On the health or control listener.
+    Asked(Asked),
+}
+
+impl Stream {
+    /// A request whose headers came, and whether it goes on.
+    pub(crate) fn begin(worker: Rc<Worker>, context: u32, end_of_stream: bool) -> (Self, Action) {
+        match worker.config.role() {
+            Role::Count => {
+                let (request, action) = Counted::begin(worker, end_of_stream);
+                (Self::Counted(request), action)
+            }
+            Role::Gate => {
+                let (asked, action) = Asked::begin(worker, context, end_of_stream);
+                (Self::Asked(asked), action)
+            }
+        }
+    }
+
+    /// Its stream has ended, however that came.
+    pub(crate) fn end(self) {
+        match self {
+            Self::Counted(request) => request.end(),
+            Self::Asked(asked) => asked.end(),
+        }
+    }
+
+    #[cfg(feature = "plant")]
+    pub(crate) fn plant(&self) -> crate::plant::Plant {
+        match self {
+            Self::Counted(request) => request.plant,
+            Self::Asked(_) => crate::plant::Plant::None,
+        }
+    }
+}
+
+/// A request on a traffic listener.
 pub(crate) struct Counted {
     worker: Rc<Worker>,
-    /// This context has added one to the ledger. Callbacks arrive for streams that never were a request (early replies,
-    /// 400s), and those must not take one away.
+    /// It is in the ledger, so its end takes it out.
     counted: bool,
     #[cfg(feature = "plant")]
     plant: crate::plant::Plant,
 }
 
 impl Counted {
-    pub(crate) fn new(worker: Rc<Worker>) -> Self {
-        Self {
+    fn begin(worker: Rc<Worker>, bodiless: bool) -> (Self, Action) {
+        let mut request = Self {
             worker,
             counted: false,
             #[cfg(feature = "plant")]
-            plant: crate::plant::Plant::None,
+            plant: crate::plant::asked_for(),
+        };
+        if request.is_sent_back(bodiless) {
+            return (request, Action::Pause);
+        }
+        request.counted = request.worker.enter();
+        #[cfg(feature = "plant")]
+        crate::plant::at_request_headers(request.plant);
+        (request, Action::Continue)
+    }
+
+    fn end(self) {
+        if self.counted {
+            self.worker.exit(cut_by_envoy);
         }
     }
 
@@ -45,39 +96,6 @@ impl Counted {
     }
 }
 
-impl Context for Counted {}
-
-impl HttpContext for Counted {
-    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
-        if !self.counted {
-            if self.is_sent_back(end_of_stream) {
-                return Action::Pause;
-            }
-            self.counted = self.worker.enter();
-        }
-        #[cfg(feature = "plant")]
-        {
-            self.plant = crate::plant::asked_for();
-            crate::plant::at_request_headers(self.plant);
-        }
-        Action::Continue
-    }
-
-    #[cfg(feature = "plant")]
-    fn on_http_response_body(&mut self, _size: usize, _end_of_stream: bool) -> Action {
-        crate::plant::at_response_body(self.plant);
-        Action::Continue
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        if self.counted {
-            self.worker.exit(cut_by_envoy);
-        }
-    }
-}
-
 /// Whether Envoy itself ended the stream under way: the old connections of a changed listener are closed after the drain time.
 ///
 /// Measured on Envoy 1.40: a client that leaves is `downstream_remote_disconnect` or `http2.remote_reset`, and only a cut of
@@ -86,7 +104,7 @@ fn cut_by_envoy() -> bool {
     host::property("response\0code_details").is_ok_and(|details| details.starts_with(b"downstream_local_disconnect"))
 }
 
-/// A stream on the health or control listener. It is never counted.
+/// A request on the health or control listener. It is never counted.
 pub(crate) struct Asked {
     worker: Rc<Worker>,
     context: u32,
@@ -94,8 +112,31 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn new(worker: Rc<Worker>, context: u32) -> Self {
-        Self { worker, context, waiting: false }
+    fn begin(worker: Rc<Worker>, context: u32, end_of_stream: bool) -> (Self, Action) {
+        let mut asked = Self { worker, context, waiting: false };
+        let action = asked.answer(!end_of_stream);
+        (asked, action)
+    }
+
+    fn end(self) {
+        if self.waiting {
+            self.worker.waiters.borrow_mut().remove(self.context);
+        }
+    }
+
+    fn answer(&mut self, has_body: bool) -> Action {
+        let worker = Rc::clone(&self.worker);
+        let Config::Gate(gate) = &worker.config else {
+            return Action::Continue;
+        };
+        #[cfg(feature = "plant")]
+        crate::plant::at_request_headers(crate::plant::asked_for());
+        // The filter chain's name is the host's word: no client can choose it. On any other listener the request is none of ours.
+        match host::property("xds\0filter_chain_name").unwrap_or_default().as_slice() {
+            b"softclose-health" => self.health(gate),
+            b"softclose-control" => self.control(gate, has_body),
+            _ => Action::Continue,
+        }
     }
 
     fn health(&self, gate: &GateConfig) -> Action {
@@ -195,33 +236,6 @@ impl Asked {
         let handled: Handled = self.worker.take(&Input::Tick);
         let status = Status { error: Some(rejection.reason), ..self.worker.status(&handled.record) };
         send_status(rejection.status, status, rejection.allow);
-    }
-}
-
-impl Context for Asked {}
-
-impl HttpContext for Asked {
-    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
-        let worker = Rc::clone(&self.worker);
-        let Config::Gate(gate) = &worker.config else {
-            return Action::Continue;
-        };
-        #[cfg(feature = "plant")]
-        crate::plant::at_request_headers(crate::plant::asked_for());
-        // The filter chain's name is the host's word: no client can choose it. On any other listener the request is none of ours.
-        match host::property("xds\0filter_chain_name").unwrap_or_default().as_slice() {
-            b"softclose-health" => self.health(gate),
-            b"softclose-control" => self.control(gate, !end_of_stream),
-            _ => Action::Continue,
-        }
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        if self.waiting {
-            self.worker.waiters.borrow_mut().remove(self.context);
-        }
     }
 }
 

@@ -33,6 +33,8 @@ thread_local! {
 
 /// One root context: what it and its streams share on one worker.
 pub(crate) struct Worker {
+    /// The plugin's name, as the host knows it.
+    pub(crate) plugin: Vec<u8>,
     pub(crate) config: Config,
     metrics: Metrics,
     ledger: Ledger,
@@ -68,8 +70,9 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that nobody can ring yet; `root` is its root context.
-    pub(crate) fn new(root: u32, config: Config, metrics: Metrics, ledger: Ledger) -> Self {
+    pub(crate) fn new(root: u32, plugin: Vec<u8>, config: Config, metrics: Metrics, ledger: Ledger) -> Self {
         Self {
+            plugin,
             config,
             metrics,
             ledger,

@@ -28,7 +28,7 @@ enum Command {
         input: PathBuf,
         /// Where the trimmed module goes
         output: PathBuf,
-        /// Keeps every export, to measure what the others cost
+        /// Keeps every callback's export, those that nobody needs with nothing in them, to measure what the calls cost
         #[arg(long)]
         keep_all: bool,
         /// Whose functions are named in Envoy's trap messages

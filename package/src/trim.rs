@@ -4,18 +4,25 @@
 //! dozen calls into the VM that do nothing. An absent callback costs nothing and means consent (proxy-wasm-cpp-host,
 //! `context.cc`): a stream goes on, a start succeeds.
 //!
+//! Where the module has an entry point of its own beside the SDK's (`softclose_on_..`), that gets the ABI's name.
+//!
 //! What cannot be left out: panics' messages, since a trap must say where it came from.
 
 use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
-use walrus::{ElementItems, FunctionBuilder, FunctionId, Module, ModuleConfig, TypeId, passes};
+use walrus::{
+    ElementItems, Export, ExportId, ExportItem, FunctionBuilder, FunctionId, Module, ModuleConfig, TypeId, passes,
+};
 
 use crate::names::{self, Names, readable};
 
-/// Every export that a host needs, and why. `proxy_on_vm_start` and `proxy_on_log` are absent: softclose begins at
-/// `proxy_on_configure`, and a request has ended when its context is deleted.
-const EXPORTS: [&str; 10] = [
+/// The module's own entry points begin like this where the ABI's begin with `proxy_on_`.
+const OWN: &str = "softclose_on_";
+
+/// Every export that a host needs, and why. `proxy_on_vm_start`, `proxy_on_context_create` and `proxy_on_log` are absent:
+/// softclose begins at `proxy_on_configure`, a stream at its headers, and a request has ended when its context is deleted.
+const EXPORTS: [&str; 9] = [
     // The host reads and writes requests and answers here.
     "memory",
     // The module's constructors, then its entry point: sets the panic hook and the root context's maker.
@@ -24,8 +31,6 @@ const EXPORTS: [&str; 10] = [
     "proxy_abi_version_0_2_1",
     // Where the host puts what a hostcall returns.
     "proxy_on_memory_allocate",
-    // A root context or a stream begins.
-    "proxy_on_context_create",
     // Role and plan.
     "proxy_on_configure",
     // Deadlines, the settling of zero, waits' timeouts.
@@ -50,18 +55,21 @@ pub(crate) fn trim(wasm: &[u8], keep_all: bool, names: Names) -> Result<Vec<u8>>
     for name in EXPORTS {
         ensure!(module.exports.iter().any(|export| export.name == name), "the export {name} is missing");
     }
-    if !keep_all {
-        let unneeded: Vec<_> = module
-            .exports
-            .iter()
-            .filter(|export| !EXPORTS.contains(&export.name.as_str()))
-            .map(|export| export.id())
-            .collect();
-        for export in unneeded {
+    let own = take_over(&mut module);
+    let unneeded: Vec<_> = module
+        .exports
+        .iter()
+        .filter(|export| !EXPORTS.contains(&export.name.as_str()) && !own.contains(&export.name))
+        .map(|export| (export.id(), export.name.clone()))
+        .collect();
+    for (export, name) in unneeded {
+        if keep_all && name.starts_with("proxy_on_") {
+            hollow_out(&mut module, export);
+        } else {
             module.exports.delete(export);
         }
-        retire_accessors(&mut module)?;
     }
+    retire_accessors(&mut module)?;
     passes::gc::run(&mut module);
     names::rewrite(&mut module, names);
     let features: Vec<_> = module.customs.iter().map(|(id, _section)| id).collect();
@@ -69,6 +77,38 @@ pub(crate) fn trim(wasm: &[u8], keep_all: bool, names: Names) -> Result<Vec<u8>>
         module.customs.delete(section);
     }
     Ok(module.emit_wasm())
+}
+
+/// Gives the module's own entry points the ABI's names, in place of the SDK's; returns those names.
+fn take_over(module: &mut Module) -> Vec<String> {
+    let own: Vec<(ExportId, String)> = module
+        .exports
+        .iter()
+        .filter_map(|export| Some((export.id(), format!("proxy_on_{}", export.name.strip_prefix(OWN)?))))
+        .collect();
+    for (export, name) in &own {
+        let taken = module.exports.iter().find(|other| other.name == *name).map(Export::id);
+        if let Some(taken) = taken {
+            module.exports.delete(taken);
+        }
+        module.exports.get_mut(*export).name.clone_from(name);
+    }
+    own.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Puts a function that does nothing but consent in an export's place: what the call alone costs.
+fn hollow_out(module: &mut Module, export: ExportId) {
+    let export = module.exports.get(export);
+    let (id, name, ExportItem::Function(function)) = (export.id(), export.name.clone(), export.item) else { return };
+    let (params, results) = module.types.params_results(module.funcs.get(function).ty());
+    let (params, results) = (params.to_vec(), results.to_vec());
+    let arguments = params.iter().map(|param| module.locals.add(*param)).collect();
+    let mut builder = FunctionBuilder::new(&mut module.types, &params, &results);
+    if !results.is_empty() {
+        // "The context may go", "the VM may start"; of a stream's callbacks zero says that it goes on.
+        builder.func_body().i32_const(i32::from(name == "proxy_on_done" || name == "proxy_on_vm_start"));
+    }
+    module.exports.get_mut(id).item = ExportItem::Function(builder.finish(arguments, &mut module.funcs));
 }
 
 /// Takes the SDK's unused accessors out of its virtual tables.

@@ -97,10 +97,11 @@ fn an_accessor_that_is_called_directly_is_still_called() {
 }
 
 #[test]
-fn with_all_exports_nothing_is_taken_away_but_the_producers() {
+fn with_all_exports_a_callback_that_nobody_needs_does_nothing() {
     let bytes = trim(&linked(), true, Names::All).unwrap();
     let module = Module::from_buffer(&bytes).unwrap();
     assert!(module.exports.iter().any(|export| export.name == "proxy_on_response_body"));
+    assert!(module.imports.find("env", "proxy_get_body").is_none(), "what the callback used is still there");
     assert!(module.exports.iter().all(|export| !matches!(export.item, ExportItem::Global(_))));
     // Read as bytes: the parser adds itself to the producers of what it reads.
     assert!(!bytes.windows(9).any(|bytes| bytes == b"producers"));
@@ -137,4 +138,21 @@ fn signatures_are_part_of_the_interface() {
     module.exports.add("kept", add);
     let text = interface::list(&module.emit_wasm()).unwrap();
     assert!(text.contains("import env.proxy_increment_metric (i32, i64) -> i32\n"), "{text}");
+}
+
+#[test]
+fn the_modules_own_entry_point_has_the_abis_name() {
+    let mut module = Module::from_buffer(&linked()).unwrap();
+    let own = function(&mut module, "softclose_on_tick", &[]);
+    module.exports.add("softclose_on_tick", own);
+    let own = function(&mut module, "softclose_on_response_body", &[]);
+    module.exports.add("softclose_on_response_body", own);
+    let module = Module::from_buffer(&trim(&module.emit_wasm(), false, Names::All).unwrap()).unwrap();
+    for name in ["tick", "response_body"] {
+        let exported: Vec<_> = module.exports.iter().filter(|export| export.name.ends_with(name)).collect();
+        let [export] = exported.as_slice() else { panic!("{} exports are named {name}", exported.len()) };
+        assert_eq!(export.name, format!("proxy_on_{name}"));
+        let ExportItem::Function(function) = export.item else { panic!("{name} is no function") };
+        assert_eq!(module.funcs.get(function).name.as_deref(), Some(format!("softclose_on_{name}").as_str()));
+    }
 }

@@ -208,7 +208,12 @@ fn streams(linker: &mut Linker<Rc<Face>>) -> wasmtime::Result<()> {
     linker.func_wrap("env", "proxy_get_property", |mut vm: Vm<'_>, path: u32, size: u32, to: u32, size_to: u32| {
         answer(&mut vm, "proxy_get_property", |vm, process| {
             let path = read(vm, path, size)?;
-            let stream = spoken_for(vm)?.stream.map(|id| process.stream(id)).ok_or(Status::NOT_FOUND)?;
+            let context = spoken_for(vm)?;
+            if path == b"plugin_name" {
+                let name = format!("{:?} {}", vm.data().role, context.plugin);
+                return give(vm, name.as_bytes(), to, size_to);
+            }
+            let stream = context.stream.map(|id| process.stream(id)).ok_or(Status::NOT_FOUND)?;
             let value = match path.as_slice() {
                 b"xds\0filter_chain_name" => stream.listener.filter_chain().as_bytes(),
                 b"source\0address" => stream.request.peer.as_slice(),
