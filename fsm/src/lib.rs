@@ -44,7 +44,7 @@ pub use drive::{Handled, Host, Loaded, Stored, handle};
 pub use effect::{Counter, Effect, Transition};
 pub use input::{Input, Probe, Refusal, Reply, Warning};
 pub use machine::{Step, step};
-pub use plan::{Arrivals, Deflection, FieldError, Order, Plan, Preset};
+pub use plan::{Arrivals, Deflection, FieldError, Order, Plan, Preset, Sockets};
 pub use probers::{PROBERS_MAX, Prober, Probers};
 pub use record::{
     Aftermath, Answer, Distrust, DistrustReason, Event, EventName, Opinion, Path, Reading, Record, RollCall,

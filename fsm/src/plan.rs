@@ -58,6 +58,9 @@ pub struct Plan {
     /// The longest declared body that the balancer still replays, in bytes (`replay_limit`).
     #[serde(default = "replay_limit")]
     pub replay_limit: u64,
+    /// What becomes of Envoy's listening sockets once health is 503 (`sockets_closing`); the preStop command carries it out.
+    #[serde(default)]
+    pub sockets_closing: Sockets,
 }
 
 /// A kind of balancer, by what it does with the health answer.
@@ -69,7 +72,7 @@ pub enum Preset {
     Haproxy,
     /// HAProxy with `http-check disable-on-404`: one 404 keeps new requests away and the running ones alive.
     HaproxySoft,
-    /// HAProxy with `retry-on 425`, `option redispatch 1`, `option http-buffer-request` and a `tune.bufsize` that holds the
+    /// HAProxy with `retry-on conn-failure 425`, `option redispatch 1`, `option http-buffer-request` and a `tune.bufsize` that holds the
     /// requests: what is refused is replayed on another server. Without waiting for the whole request HAProxy has no body to replay
     /// when the refusal comes (measured on 2.6.12: every POST whose body came in a segment of its own was answered 425).
     HaproxyRetry,
@@ -100,6 +103,19 @@ pub enum Arrivals {
     Refuse,
 }
 
+/// What becomes of Envoy's listening sockets, those of health and control among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sockets {
+    /// They stay open; the balancer is told by answers alone.
+    #[default]
+    Keep,
+    /// They are closed. The balancer's next connection is refused, which it retries elsewhere, so that nothing is on its way to
+    /// this server when DOWN cuts. Sending requests back does not do that: they come until the moment of DOWN, and the one whose
+    /// 425 has not been read yet is cut (measured: requests a second times the way there and back).
+    Close,
+}
+
 /// How a new request is sent back to the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deflection {
@@ -122,7 +138,7 @@ pub struct FieldError {
 
 impl Plan {
     /// The names of all fields of a plan.
-    pub const FIELDS: [&'static str; 14] = [
+    pub const FIELDS: [&'static str; 15] = [
         "preset",
         "settle_ms",
         "fall",
@@ -137,6 +153,7 @@ impl Plan {
         "arrivals_closing",
         "refuse_status",
         "replay_limit",
+        "sockets_closing",
     ];
 
     /// The defaults of a preset.
@@ -157,13 +174,19 @@ impl Plan {
             arrivals_closing: Arrivals::Serve,
             refuse_status: too_early(),
             replay_limit: replay_limit(),
+            sockets_closing: Sockets::Keep,
         };
         match preset {
             Preset::Haproxy => haproxy,
             // The status that `http-check disable-on-404` is named after.
             Preset::HaproxySoft => Self { soft_status: Some(404), ..haproxy },
             // In CLOSING too: until DOWN the balancer goes on sending, and with shutdown-sessions DOWN cuts what was served.
-            Preset::HaproxyRetry => Self { arrivals: Arrivals::Refuse, arrivals_closing: Arrivals::Refuse, ..haproxy },
+            Preset::HaproxyRetry => Self {
+                arrivals: Arrivals::Refuse,
+                arrivals_closing: Arrivals::Refuse,
+                sockets_closing: Sockets::Close,
+                ..haproxy
+            },
             Preset::Nlb => Self {
                 order: Order::HealthFirst,
                 // New connections were seen to come 30 to 180 s after a target was deregistered, which for targets of type ip
@@ -234,6 +257,10 @@ impl Plan {
                     "serve where order is health-first: there is no DRAINING, arrivals_closing is what counts";
                 Some(FieldError::new("arrivals", "refuse", expected))
             }
+            (Order::HealthFirst, None, None) if self.sockets_closing == Sockets::Close => {
+                let expected = "keep where order is health-first: DOWN cuts nothing, and CLOSING waits for zero";
+                Some(FieldError::new("sockets_closing", "close", expected))
+            }
             (_, None, Some(body)) => Some(FieldError::new("soft_body", body, "absent without soft_status")),
             (Order::IdleFirst | Order::HealthFirst, _, _) => None,
         }
@@ -261,6 +288,7 @@ impl Plan {
             "arrivals_closing" => self.arrivals_closing = named(field, value, Arrivals::ALL)?,
             "refuse_status" => self.refuse_status = status_within(field, value, 400, "")?,
             // A balancer buffers a request before it knows where to send it; nobody gives each of them more than 16 MiB.
+            "sockets_closing" => self.sockets_closing = named(field, value, Sockets::ALL)?,
             "replay_limit" => self.replay_limit = whole_within(field, value, 0..=16_777_216)?,
             _ => return Err(FieldError::unknown(field, value, &Self::FIELDS)),
         }
@@ -290,6 +318,11 @@ impl Order {
 impl Arrivals {
     /// Both, by name.
     pub const ALL: [(&'static str, Self); 2] = [("serve", Self::Serve), ("refuse", Self::Refuse)];
+}
+
+impl Sockets {
+    /// Both, by name.
+    pub const ALL: [(&'static str, Self); 2] = [("keep", Self::Keep), ("close", Self::Close)];
 }
 
 impl FieldError {

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Sockets};
 use crate::time::Instant;
 
 /// How many probers are remembered: more balancers than any known gateway has.
@@ -143,27 +143,40 @@ impl Probers {
         if self.overflowed || self.listening(now).next().is_none() {
             return Some(since.after(plan.hold_max));
         }
-        self.had_their_time(since, plan, 1, now)
+        self.had_their_time(since, plan, 1, false, now)
     }
 
     /// When a hold that began at `since` is over, as far as known at `now`: every known prober was served `fall` hard answers
-    /// and had its margin; never before the plan's shortest hold nor after its longest.
+    /// and had its margin; never before the plan's shortest hold nor after its longest. Whose connections are refused is served
+    /// nothing more, and has the time for so many checks.
     pub(crate) fn hold_over(&self, since: Instant, plan: &Plan, now: Instant) -> Instant {
         let longest = since.after(plan.hold_max);
         if self.overflowed || self.listening(now).next().is_none() {
             return longest;
         }
-        self.had_their_time(since, plan, plan.fall, now).map_or(longest, |over| over.min(longest))
+        let refused = plan.sockets_closing == Sockets::Close;
+        self.had_their_time(since, plan, plan.fall, refused, now).map_or(longest, |over| over.min(longest))
     }
 
-    /// When all who listen were told, in `answers` answers since `since`, and had their margin; none while one was not told.
-    fn had_their_time(&self, since: Instant, plan: &Plan, answers: u32, now: Instant) -> Option<Instant> {
+    /// When all who listen were told, in `answers` answers since `since`, and had their margin; none while one was not told,
+    /// unless `refused`: then its checks fail without being seen here.
+    fn had_their_time(
+        &self,
+        since: Instant,
+        plan: &Plan,
+        answers: u32,
+        refused: bool,
+        now: Instant,
+    ) -> Option<Instant> {
         let mut over = since.after(plan.hold_min);
         for prober in self.listening(now) {
-            let told = prober.told?;
             let interval = prober.interval().unwrap_or_default();
             let margin = plan.margin.max(interval);
-            over = over.max(told.after(margin));
+            match prober.told {
+                Some(told) => over = over.max(told.after(margin)),
+                None if refused => {}
+                None => return None,
+            }
             over = over.max(since.after(interval.saturating_mul(answers).saturating_add(margin)));
         }
         Some(over)

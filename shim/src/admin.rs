@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::address::Address;
-use crate::counters::Counters;
+use crate::counters::{Counters, GateStats};
 use crate::http::{Failure, exchange, stream};
 
 /// Envoy's admin listener.
@@ -66,16 +66,31 @@ impl Admin {
     /// There was no whole answer: the counters are unknown, which is not zero.
     pub(crate) fn counters(&self, left: Duration) -> Result<Counters, AdminError> {
         let mut counters = Counters::default();
-        let mut lines = Lines::default();
         // Not `usedonly`: a listener that never had a request must read zero, not be missing.
-        let target = "/stats?filter=downstream_rq_active";
-        let head = stream(&self.address, "GET", target, PATIENCE.min(left), STATS_MAX, &mut |part| {
-            lines.take(part, &mut |line| counters.add(line));
+        self.stats("downstream_rq_active", left, &mut |line| counters.add(line))?;
+        Ok(counters)
+    }
+
+    /// Where the gate stands by its metrics.
+    ///
+    /// # Errors
+    /// There was no whole answer.
+    pub(crate) fn gate(&self, left: Duration) -> Result<GateStats, AdminError> {
+        let mut stats = GateStats::default();
+        self.stats("wasmcustom.softclose_", left, &mut |line| stats.add(line))?;
+        Ok(stats)
+    }
+
+    fn stats(&self, filter: &str, left: Duration, each: &mut dyn FnMut(&str)) -> Result<(), AdminError> {
+        let mut lines = Lines::default();
+        let target = format!("/stats?filter={filter}");
+        let head = stream(&self.address, "GET", &target, PATIENCE.min(left), STATS_MAX, &mut |part| {
+            lines.take(part, each);
         })
         .map_err(AdminError::Failed)?;
-        lines.end(&mut |line| counters.add(line));
+        lines.end(each);
         match head.status {
-            200 => Ok(counters),
+            200 => Ok(()),
             status @ 400..500 => Err(AdminError::Unsupported(status)),
             status => Err(AdminError::Busy(status)),
         }

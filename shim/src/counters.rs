@@ -1,4 +1,4 @@
-//! What Envoy's own counters say of the requests in flight.
+//! What Envoy's stats say: its own of the requests in flight, and the gate's of where it stands.
 
 /// Requests that clients wait for, over the traffic listeners: the sum of `http.outbound_*.downstream_rq_active`.
 ///
@@ -10,12 +10,34 @@ pub(crate) struct Counters {
     pub(crate) requests: Option<u64>,
 }
 
-impl Counters {
-    /// Adds one line of `GET /stats`, `name: value`.
+/// The gate's own metrics, as far as Envoy shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GateStats {
+    /// The state's number.
+    pub(crate) state: Option<u64>,
+    /// Requests let in since the flip.
+    pub(crate) late: Option<u64>,
+    /// How many requests may have been cut.
+    pub(crate) cut_at_most: Option<u64>,
+}
+
+impl GateStats {
+    /// Adds one line of `GET /stats`.
     pub(crate) fn add(&mut self, line: &str) {
-        // Names may hold any character of a listener's name, the value none.
-        let Some((name, value)) = line.rsplit_once(": ") else { return };
-        let Ok(value) = value.trim_end().parse::<u64>() else { return };
+        let Some((name, value)) = stat(line) else { return };
+        match name {
+            "wasmcustom.softclose_state" => self.state = Some(value),
+            "wasmcustom.softclose_late" => self.late = Some(value),
+            "wasmcustom.softclose_cut_at_most" => self.cut_at_most = Some(value),
+            _ => {}
+        }
+    }
+}
+
+impl Counters {
+    /// Adds one line of `GET /stats`.
+    pub(crate) fn add(&mut self, line: &str) {
+        let Some((name, value)) = stat(line) else { return };
         let prefix = name.strip_prefix("http.").and_then(|name| name.strip_suffix(".downstream_rq_active"));
         // Istio's gateway listeners are `outbound_<address>_<port>`. Admin, the agent's, the stats and softclose's own
         // listeners have other prefixes, and a probe in flight there must not hold up the drain.
@@ -25,9 +47,15 @@ impl Counters {
     }
 }
 
+/// `name: value`. Names may hold any character of a listener's name, the value none.
+fn stat(line: &str) -> Option<(&str, u64)> {
+    let (name, value) = line.rsplit_once(": ")?;
+    Some((name, value.trim_end().parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Counters;
+    use super::{Counters, GateStats};
 
     fn requests(lines: &[&str]) -> Option<u64> {
         let mut counters = Counters::default();
@@ -63,6 +91,15 @@ mod tests {
     fn without_a_downstream_stat_there_is_no_opinion_whatever_the_clusters_say() {
         assert_eq!(requests(&["cluster.outbound|80||a.upstream_rq_active: 0"]), None);
         assert_eq!(requests(&["http.outbound_0.0.0.0_8080.downstream_rq_active: 0"]), Some(0));
+    }
+
+    #[test]
+    fn the_gates_metrics_are_known_by_their_whole_names() {
+        let mut stats = GateStats::default();
+        for line in ["wasmcustom.softclose_state: 3", "wasmcustom.softclose_late: 7", "http.softclose_cut_at_most: 9"] {
+            stats.add(line);
+        }
+        assert_eq!(stats, GateStats { state: Some(3), late: Some(7), cut_at_most: None });
     }
 
     #[test]

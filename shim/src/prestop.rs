@@ -13,6 +13,7 @@ mod drain;
 mod fallback;
 mod link;
 mod opinion;
+mod sockets;
 mod tell;
 mod wait;
 

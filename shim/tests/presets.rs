@@ -128,3 +128,65 @@ fn requests_that_came_and_went_before_the_balancer_can_have_noticed_are_clean() 
     probe(&pod);
     running.end().expect(0, &["5 requests came after the flip", "done: clean; cut at most 0"]);
 }
+
+/// The gate that a retrying balancer needs, its metrics in Envoy's stats.
+fn retrying(pod: &Pod) -> Running {
+    pod.admin.set_gate_stats(2, 0, 0);
+    pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "5s"])
+}
+
+#[test]
+fn a_retrying_balancers_connections_are_refused_from_the_flip_to_the_exit() {
+    let pod = Pod::new();
+    let running = retrying(&pod);
+    wait_until("the sockets are closed", || {
+        pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
+    });
+    assert_eq!(pod.gate.state(), StateName::Closing);
+    pod.admin.set_gate_stats(3, 0, 0);
+    let ended = running.end().expect(0, &["Envoy's sockets are closed", "closed: the pod may leave", "cut at most 0"]);
+    assert!(ended.took < Duration::from_secs(5), "it left when the gate was CLOSED: {ended:#?}");
+    assert_eq!(pod.gate.seen("/wait?for=exit"), 0, "control is closed by then");
+    assert!(pod.agent.told());
+}
+
+#[test]
+fn what_the_gates_metrics_say_may_have_been_cut_is_the_last_word() {
+    let pod = Pod::new();
+    let running = retrying(&pod);
+    wait_until("the sockets are closed", || {
+        pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
+    });
+    pod.admin.set_gate_stats(3, 4, 2);
+    running.end().expect(10, &["4 requests came after the flip", "cut at most 2"]);
+}
+
+#[test]
+fn a_gate_that_is_never_seen_closed_is_left_after_its_longest_hold() {
+    let pod = Pod::new();
+    let ended = retrying(&pod).end().expect(0, &["Envoy's sockets are closed"]);
+    assert!(ended.took > Duration::from_secs(6) && ended.took < Duration::from_secs(9), "{ended:#?}");
+}
+
+#[test]
+fn where_the_gates_metrics_are_hidden_or_admin_refuses_the_sockets_stay_open() {
+    let pod = Pod::new();
+    let said = ["Envoy shows no wasmcustom.softclose_state", "Envoy's sockets stay open", "done: clean"];
+    pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "1s"]).end().expect(0, &said);
+    assert_eq!(pod.admin.posts(), ["POST /drain_listeners?graceful&skip_exit"]);
+
+    let pod = Pod::new();
+    pod.admin.refuse_to_drain(404);
+    pod.admin.set_gate_stats(2, 0, 0);
+    let running = pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "1s"]);
+    running.end().expect(0, &["POST /drain_listeners: answered 404", "Envoy's sockets stay open", "done: clean"]);
+}
+
+#[test]
+fn at_the_deadline_the_sockets_stay_open() {
+    let pod = Pod::new();
+    pod.gate.set_active(1);
+    pod.admin.set_gate_stats(4, 0, 0);
+    pod.prestop("9s", &["--preset", "haproxy-retry", "--hold-max", "1s"]).end().expect(10, &["cut at most 1"]);
+    assert_eq!(pod.admin.posts(), ["POST /drain_listeners?graceful&skip_exit"]);
+}

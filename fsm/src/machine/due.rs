@@ -1,7 +1,7 @@
 //! What a record waits for, and until when.
 
 use crate::CONFIRM;
-use crate::plan::Plan;
+use crate::plan::{Plan, Sockets};
 use crate::record::{Aftermath, Record};
 use crate::registry::ROLL_CALL_WAIT;
 use crate::state::{Closing, Fault, State, StateName};
@@ -71,7 +71,8 @@ impl Record {
     /// Whether something that is in flight now can be cut: by a balancer that was served enough hard answers, or because the pod
     /// may leave.
     pub(super) fn may_cut(&self, aftermath: &Aftermath) -> bool {
-        let noticed = |plan: &Plan| aftermath.hard >= u64::from(plan.fall);
+        // Refused connections are failed checks too, and nobody counts those.
+        let noticed = |plan: &Plan| aftermath.hard >= u64::from(plan.fall) || plan.sockets_closing == Sockets::Close;
         match &self.state {
             State::Open(_) | State::Draining(_) => false,
             // Health first: for such a balancer DOWN cuts nothing.

@@ -4,7 +4,7 @@ use core::time::Duration;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use super::{Arrivals, Deflection, FieldError, Order, Plan, Preset};
+use super::{Arrivals, Deflection, FieldError, Order, Plan, Preset, Sockets};
 use crate::state::StateName;
 
 fn haproxy() -> Plan {
@@ -99,12 +99,13 @@ fn every_field_of_every_preset_can_be_overridden() {
         ("arrivals_closing", "refuse"),
         ("refuse_status", "503"),
         ("replay_limit", "102400"),
+        ("sockets_closing", "close"),
     ];
     for (name, preset) in Preset::ALL {
         let plan = Plan::preset(preset).with(values).unwrap();
         assert_eq!((plan.preset, plan.order, plan.soft_status), (preset, Order::IdleFirst, Some(404)), "{name}");
         assert_eq!((plan.arrivals, plan.arrivals_closing), (Arrivals::Refuse, Arrivals::Refuse));
-        assert_eq!((plan.refuse_status, plan.replay_limit), (503, 102_400));
+        assert_eq!((plan.refuse_status, plan.replay_limit, plan.sockets_closing), (503, 102_400, Sockets::Close));
         assert_eq!(Plan { soft_status: None, ..plan.clone() }, plan.with([("soft_status", "none")]).unwrap());
         let other = Plan::preset(preset).with([("preset", "haproxy"), ("hold_max_ms", "1")]).unwrap();
         assert_eq!(other.hold_max, Duration::from_millis(1));
@@ -116,6 +117,7 @@ fn the_soft_answer_and_refusing_are_a_default_only_where_they_are_asked_for() {
     for (name, preset) in Preset::ALL {
         let plan = Plan::preset(preset);
         assert_eq!(plan.soft_status, (name == "haproxy-soft").then_some(404), "{name}");
+        assert_eq!(plan.sockets_closing == Sockets::Close, name == "haproxy-retry", "{name}");
         for state in StateName::ALL {
             let refuses = name == "haproxy-retry" && state != StateName::Open;
             let expected = refuses.then_some(Deflection { status: 425, replay_limit: 8_192 });
@@ -135,6 +137,7 @@ fn names_statuses_and_bodies_are_bounded_and_named() {
         ("order", "first", "one of idle-first, health-first"),
         ("arrivals", "no", "one of serve, refuse"),
         ("arrivals_closing", "", "one of serve, refuse"),
+        ("sockets_closing", "open", "one of keep, close"),
         ("soft_status", "199", "a whole number from 200 to 599 or none"),
         ("soft_status", "600", "a whole number from 200 to 599 or none"),
         ("soft_status", "None", "a whole number from 200 to 599 or none"),
@@ -174,6 +177,10 @@ fn fields_without_effect_are_contradictions() {
         (
             [("preset", "nlb"), ("arrivals", "refuse")],
             r#"arrivals: got "refuse", must be serve where order is health-first: there is no DRAINING, arrivals_closing is what counts"#,
+        ),
+        (
+            [("order", "health-first"), ("sockets_closing", "close")],
+            r#"sockets_closing: got "close", must be keep where order is health-first: DOWN cuts nothing, and CLOSING waits for zero"#,
         ),
     ] {
         assert_eq!(haproxy().with(fields).unwrap_err().to_string(), error);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::{PROBERS_MAX, Prober, Probers, SILENT_INTERVALS, SLOWEST};
-use crate::plan::{Plan, Preset};
+use crate::plan::{Plan, Preset, Sockets};
 use crate::time::Instant;
 
 const START: Instant = Instant::from_micros(1_000_000_000);
@@ -109,6 +109,27 @@ fn the_slowest_of_several_decides() {
     assert_eq!(probers.hold_over(START, &plan(), at(1_000)), at(10_000), "one has not heard");
     told(&mut probers, "10.0.0.2", 2_000, 2);
     assert_eq!(probers.hold_over(START, &plan(), at(4_000)), at(6_000));
+}
+
+#[test]
+fn whose_connections_are_refused_has_the_time_of_its_checks_though_nobody_sees_them() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    let refused = Plan { sockets_closing: Sockets::Close, ..plan() };
+    assert_eq!(probers.hold_over(START, &plan(), START), at(10_000));
+    assert_eq!(probers.hold_over(START, &refused, START), at(3_000), "fall x interval + margin");
+    // Two were served before the sockets closed.
+    told(&mut probers, "10.0.0.1", 1_500, 2);
+    assert_eq!(probers.hold_over(START, &refused, at(3_000)), at(4_500));
+    assert_eq!(Probers::default().hold_over(START, &refused, START), at(10_000), "nobody is known to probe");
+}
+
+#[test]
+fn a_soft_answer_has_to_be_heard_whatever_becomes_of_the_sockets() {
+    let mut probers = Probers::default();
+    asking(&mut probers, "10.0.0.1", 1_000);
+    let soft = Plan { sockets_closing: Sockets::Close, fall: 1, ..plan() };
+    assert_eq!(probers.heard(START, &soft, START), None);
 }
 
 #[test]

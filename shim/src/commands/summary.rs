@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, to_value};
-use softclose_fsm::{Arrivals, FaultReason, Order, Prober, Status, Verdict};
+use softclose_fsm::{Arrivals, FaultReason, Order, Prober, Sockets, Status, Verdict};
 
 use crate::control::Answer;
 use crate::duration;
@@ -88,6 +88,9 @@ impl Summary<'_> {
         }
         if let Some(status) = plan.soft_status {
             text.push_str(&format!(", {status} while draining"));
+        }
+        if plan.sockets_closing == Sockets::Close {
+            text.push_str(", sockets closed after the flip");
         }
         let refuses = |arrivals| arrivals == Arrivals::Refuse;
         let refused = match (refuses(plan.arrivals), refuses(plan.arrivals_closing)) {

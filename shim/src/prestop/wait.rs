@@ -59,6 +59,9 @@ impl Prestop {
                     if until == Until::Exit || may_exit(&answer) {
                         return Ok(answer);
                     }
+                    if let Some(closed) = self.close_sockets(&answer)? {
+                        return Ok(closed);
+                    }
                     until = Until::Exit;
                     continue;
                 }

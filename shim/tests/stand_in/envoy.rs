@@ -11,6 +11,8 @@ pub(crate) struct Admin {
 #[derive(Default)]
 struct Shared {
     stats: Mutex<String>,
+    /// What the gate's metrics read.
+    gate_stats: Mutex<String>,
     /// Answers to give instead, next one last.
     scripted: Mutex<Vec<Reply>>,
     /// What every `POST /drain_listeners` is answered with.
@@ -40,6 +42,7 @@ impl Admin {
                     whole(200, r#"{"version": "abc/1.40.0/Clean/RELEASE/BoringSSL", "state": "LIVE"}"#)
                 }
                 ("GET", "/stats?filter=downstream_rq_active") => chunked(&answering.stats.lock().unwrap()),
+                ("GET", "/stats?filter=wasmcustom.softclose_") => chunked(&answering.gate_stats.lock().unwrap()),
                 _ => whole(404, ""),
             }
         });
@@ -56,6 +59,14 @@ impl Admin {
             stats.push_str(&format!("http.outbound_0.0.0.0_8080;.downstream_rq_active: {downstream}\n"));
         }
         *self.shared.stats.lock().unwrap() = stats;
+    }
+
+    /// What the gate's metrics read: its state's number, late requests, the most that may have been cut.
+    pub(crate) fn set_gate_stats(&self, state: u64, late: u64, cut_at_most: u64) {
+        *self.shared.gate_stats.lock().unwrap() = format!(
+            "wasmcustom.softclose_cut_at_most: {cut_at_most}\nwasmcustom.softclose_late: {late}\n\
+             wasmcustom.softclose_state: {state}\n"
+        );
     }
 
     /// The next requests are answered like this, in this order.

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{MICROSECOND, MISSING, SECOND, START, WHOLE, after, busy, closing, step, tick};
 use crate::effect::{Counter, Effect};
 use crate::input::{Input, Probe, Reply};
-use crate::plan::{Order, Plan, Preset};
+use crate::plan::{Order, Plan, Preset, Sockets};
 use crate::record::{Distrust, DistrustReason, Path, Reading, Record};
 use crate::state::{State, StateName, Verdict};
 
@@ -131,7 +131,8 @@ proptest! {
                 (hard, most) = (0, None);
             }
             hard += done.effects.iter().filter(|effect| **effect == Effect::Count(Counter::HardAnswers)).count() as u32;
-            let noticed = done.record.plan().is_some_and(|plan| hard >= plan.fall);
+            let noticed =
+                done.record.plan().is_some_and(|plan| hard >= plan.fall || plan.sockets_closing == Sockets::Close);
             let may_be_cut = match &done.record.state {
                 State::Open(_) | State::Draining(_) => false,
                 State::Closing(closing) => closing.plan.order == Order::IdleFirst && noticed,

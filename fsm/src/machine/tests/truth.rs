@@ -49,6 +49,14 @@ fn nothing_can_be_cut_before_the_falls_hard_answer_whoever_was_served() {
 }
 
 #[test]
+fn where_connections_are_refused_the_balancer_may_notice_from_the_flip_on() {
+    let record = closing(&[("fall", "3"), ("sockets_closing", "close")]);
+    assert_eq!(record.cut_at_most(), Some(2), "in flight at the flip");
+    assert_eq!(tick(&record, START.after(SECOND), busy(3)).cut_at_most(), Some(3));
+    assert_eq!(tick(&record, START.after(SECOND), idle()).cut_at_most(), Some(2));
+}
+
+#[test]
 fn neither_the_readiness_path_nor_a_200_tells_the_balancer() {
     let readiness = Probe { path: Path::Readiness, prober: Some("a".to_owned()) };
     let record = after(&closing(&[("fall", "1")]), START, busy(1), Input::Probe(readiness));
