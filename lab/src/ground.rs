@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::agent::{Agent, Exit, Settings};
 use crate::backend::Backend;
 use crate::envoy;
-use crate::haproxy::{Api, Balancer, Check, Setup};
+use crate::haproxy::{Api, Balancer, Check, Habits, Setup};
 use crate::hc::Hc;
 use crate::http::Client;
 use crate::manifest::Overrides;
@@ -29,10 +29,8 @@ pub(crate) struct Options {
     pub(crate) drain_time: Duration,
     /// HAProxy's `inter`; None for a ground without balancer.
     pub(crate) check_inter_ms: Option<u64>,
-    /// Whether the balancer cuts every session of a server that is DOWN.
-    pub(crate) shutdown_sessions: bool,
-    /// Whether the balancer takes a 404 for a soft stop.
-    pub(crate) disable_on_404: bool,
+    /// What the balancer does with a gateway that leaves.
+    pub(crate) habits: Habits,
 }
 
 /// Who answers the balancer's checks.
@@ -75,8 +73,7 @@ impl Default for Options {
             exit: Exit::After(Duration::from_secs(5)),
             drain_time: DRAIN_DURATION,
             check_inter_ms: None,
-            shutdown_sessions: true,
-            disable_on_404: false,
+            habits: Habits { shutdown_sessions: true, ..Habits::default() },
         }
     }
 }
@@ -172,8 +169,7 @@ pub(crate) async fn balancer(
         running,
         check: options.answers.check(),
         inter_ms,
-        shutdown_sessions: options.shutdown_sessions,
-        disable_on_404: options.disable_on_404,
+        habits: options.habits,
     };
     Ok(Some(Balancer::start(dir, &setup).await?))
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
@@ -25,10 +27,68 @@ pub(crate) struct Setup<'a> {
     pub(crate) check: Check,
     /// HAProxy's `inter`.
     pub(crate) inter_ms: u64,
+    pub(crate) habits: Habits,
+}
+
+/// What a balancer does with a server that leaves, and with a request that it could not place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Habits {
     /// Whether DOWN cuts every session, as in the field; without it a server that is DOWN only gets no new ones.
     pub(crate) shutdown_sessions: bool,
     /// Whether a 404 takes a server out of the balancing and cuts nothing.
     pub(crate) disable_on_404: bool,
+    /// Whether a request that was answered 425 is sent to another server.
+    pub(crate) replay: Option<Replay>,
+    pub(crate) reuse: Reuse,
+}
+
+/// How large a request may be that is sent again: all of it has to be in one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Replay {
+    /// HAProxy's own `tune.bufsize`, 16384.
+    DefaultBuffer,
+    /// `tune.bufsize 131072`: a request of 64 KiB fits.
+    LargeBuffer,
+    /// The same, and a request whose connection ended before any answer is sent again as well. It may have run.
+    AlsoUnanswered,
+}
+
+impl Replay {
+    fn buffer(self) -> &'static str {
+        match self {
+            Self::DefaultBuffer => "",
+            Self::LargeBuffer | Self::AlsoUnanswered => "tune.bufsize 131072",
+        }
+    }
+
+    /// Waits for the whole request, so that there is something to send again, and sends it again to another server.
+    fn lines(self) -> String {
+        let retried = match self {
+            Self::DefaultBuffer | Self::LargeBuffer => "conn-failure 425",
+            Self::AlsoUnanswered => "conn-failure empty-response 425",
+        };
+        format!("option http-buffer-request\n  retry-on {retried}\n  option redispatch 1")
+    }
+}
+
+/// HAProxy's `http-reuse`: when a server's idle connection carries another client's request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reuse {
+    /// HAProxy's default: never a client's first request
+    #[default]
+    Safe,
+    Always,
+}
+
+impl Reuse {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Always => "always",
+        }
+    }
 }
 
 /// What the balancer asks its servers.
@@ -109,14 +169,18 @@ fn command(dir: &Path, site: Site) -> Command {
 fn names(setup: &Setup<'_>) -> Vec<(&'static str, String)> {
     let source = setup.host.address;
     let server = |pod: &Pod| format!("  server {} {} source {source}", pod.name, pod.traffic());
-    let on_marked_down = if setup.shutdown_sessions { "on-marked-down shutdown-sessions" } else { "" };
+    let habits = setup.habits;
+    let on_marked_down = if habits.shutdown_sessions { "on-marked-down shutdown-sessions" } else { "" };
     vec![
         ("LB_ADDRESS", setup.front.to_string()),
         ("CHECK_PATH", setup.check.path.to_owned()),
         ("CHECK_PORT", setup.check.port.to_string()),
         ("CHECK_INTER_MS", setup.inter_ms.to_string()),
         ("ON_MARKED_DOWN", on_marked_down.to_owned()),
-        ("DISABLE_ON_404", if setup.disable_on_404 { "http-check disable-on-404" } else { "" }.to_owned()),
+        ("DISABLE_ON_404", if habits.disable_on_404 { "http-check disable-on-404" } else { "" }.to_owned()),
+        ("BUFSIZE", habits.replay.map_or("", Replay::buffer).to_owned()),
+        ("REPLAY", habits.replay.map(Replay::lines).unwrap_or_default()),
+        ("REUSE", habits.reuse.name().to_owned()),
         ("SERVERS", setup.servers.iter().map(server).collect::<Vec<_>>().join("\n")),
     ]
 }
@@ -146,6 +210,11 @@ impl Api {
         parse_server(&page, name).with_context(|| format!("`show stat` knows no server {name}"))
     }
 
+    /// How often the balancer has sent a request again, and how often to another server.
+    pub(crate) async fn retries(self) -> Result<Retries> {
+        parse_retries(&self.ask("show stat").await?).context("`show stat` counts no retries")
+    }
+
     /// One command.
     pub(crate) async fn ask(self, command: &str) -> Result<String> {
         let exchange = async {
@@ -164,17 +233,34 @@ pub(crate) async fn server() -> Result<Server> {
     Api::default().server("gw").await
 }
 
-/// The first line names the columns; their places differ by version.
+/// What a balancer did again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retries {
+    pub(crate) retries: u64,
+    pub(crate) redispatches: u64,
+}
+
 fn parse_server(csv: &str, wanted: &str) -> Option<Server> {
+    let [status, check] = fields(csv, wanted, ["status", "check_status"])?;
+    // "* L7OK" while a check is under way.
+    Some(Server { status: status.to_owned(), check: check.trim_start_matches("* ").to_owned() })
+}
+
+fn parse_retries(csv: &str) -> Option<Retries> {
+    let [retries, redispatches] = fields(csv, "BACKEND", ["wretr", "wredis"])?;
+    Some(Retries { retries: retries.parse().ok()?, redispatches: redispatches.parse().ok()? })
+}
+
+/// The first line names the columns; their places differ by version.
+fn fields<'a, const N: usize>(csv: &'a str, wanted: &str, titles: [&str; N]) -> Option<[&'a str; N]> {
     let mut lines = csv.lines();
     let names: Vec<&str> = lines.next()?.trim_start_matches("# ").split(',').collect();
     let column = |title: &str| names.iter().position(|name| *name == title);
-    let (name, status, check) = (column("svname")?, column("status")?, column("check_status")?);
+    let name = column("svname")?;
     let row: Vec<&str> =
         lines.map(|line| line.split(',').collect::<Vec<_>>()).find(|row| row.get(name) == Some(&wanted))?;
-    // "* L7OK" while a check is under way.
-    let check = row.get(check)?.trim_start_matches("* ");
-    Some(Server { status: (*row.get(status)?).to_owned(), check: check.to_owned() })
+    let found: Vec<&str> = titles.iter().map(|title| row.get(column(title)?).copied()).collect::<Option<_>>()?;
+    found.try_into().ok()
 }
 
 fn write_certificate(dir: &Path) -> Result<()> {
@@ -195,5 +281,12 @@ mod tests {
         let server = parse_server(csv, "gw").unwrap();
         assert_eq!(parse_server(csv, "gw2"), None);
         assert_eq!(server, Server { status: "UP 1/2".into(), check: "L7STS".into() });
+    }
+
+    #[test]
+    fn retries_are_those_of_the_backend_as_a_whole() {
+        let csv = "# pxname,svname,wretr,wredis\nhttps,FRONTEND,,\nbe,gw,3,1\nbe,BACKEND,7,2\n";
+        assert_eq!(parse_retries(csv), Some(Retries { retries: 7, redispatches: 2 }));
+        assert_eq!(parse_retries("# svname,wretr\nBACKEND,7\n"), None);
     }
 }

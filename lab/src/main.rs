@@ -5,6 +5,7 @@ mod agent;
 mod backend;
 mod balancer_checks;
 mod bench;
+mod busy;
 mod capture;
 mod cases;
 mod chaos;
@@ -87,11 +88,18 @@ enum Command {
     Run {
         /// Name of a file in testdata/scenarios
         scenario: String,
-        #[arg(long)]
-        mode: Mode,
+        /// How the gateway leaves; softclose if a preset is named
+        #[arg(
+            long,
+            required_unless_present = "preset",
+            default_value_if("preset", clap::builder::ArgPredicate::IsPresent, "softclose")
+        )]
+        mode: Option<Mode>,
         /// How many runs
         #[arg(long, default_value_t = 1)]
         repeat: u32,
+        #[command(flatten)]
+        busy: busy::Args,
         #[command(flatten)]
         options: Options,
     },
@@ -103,6 +111,8 @@ enum Command {
         scenario: String,
         #[arg(long, default_value = "softclose")]
         mode: Mode,
+        #[command(flatten)]
+        busy: busy::Args,
         #[command(flatten)]
         options: Options,
     },
@@ -316,8 +326,10 @@ async fn dispatch(command: Command) -> Result<bool> {
     }
     match command {
         Command::Demo(options) => demo::run(&options).await,
-        Command::Run { scenario, mode, repeat, options } => soak::run(&scenario, mode, repeat, &options).await,
-        Command::Soak { runs, scenario, mode, options } => soak::run(&scenario, mode, runs, &options).await,
+        Command::Run { scenario, mode, repeat, busy, options } => {
+            soak(&scenario, mode.unwrap_or(Mode::Softclose), repeat, &busy, &options).await
+        }
+        Command::Soak { runs, scenario, mode, busy, options } => soak(&scenario, mode, runs, &busy, &options).await,
         Command::Matrix(args) => matrix::run(&args).await,
         Command::Flip { drains, improved_drains, place } => flip::run(drains, improved_drains, &place).await,
         Command::Workers { place } => workers::run(&place).await,
@@ -331,6 +343,14 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Report(args) => page::run(&args).map(|()| true),
         Command::PilotAgent(args) => agent::run(args).await.map(|()| true),
     }
+}
+
+async fn soak(scenario: &str, mode: Mode, runs: u32, busy: &busy::Args, options: &Options) -> Result<bool> {
+    if scenario.eq_ignore_ascii_case(busy::NAME) {
+        return busy::soak(mode, runs, busy, options).await;
+    }
+    busy.unused().with_context(|| format!("scenario {scenario}"))?;
+    soak::run(scenario, mode, runs, options).await
 }
 
 fn draw(events: &[PathBuf]) -> Result<()> {

@@ -106,6 +106,19 @@ pub(crate) fn dies_with_us(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
+/// Processor time that a process has used so far, over all of its threads.
+pub(crate) fn cpu(pid: i32) -> Result<Duration> {
+    let tasks = format!("/proc/{pid}/task");
+    let mut nanos = 0;
+    for task in std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+        // A helper thread of V8 may end while its name is read.
+        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        let on_cpu = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
+        nanos += on_cpu.context("a schedstat that does not begin with a number")?;
+    }
+    Ok(Duration::from_nanos(nanos))
+}
+
 /// The last lines of a log, on one line.
 pub(crate) fn last_words(log: &str) -> String {
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -172,7 +172,7 @@ async fn play(plan: &Plan, dir: &Path) -> Result<Record> {
 }
 
 /// The pod's folder names its node and its generation there.
-async fn start(
+pub(crate) async fn start(
     network: &Network,
     dir: &Path,
     node: crate::network::Pod,
@@ -186,7 +186,7 @@ async fn start(
 }
 
 /// The balancer, as the clients' machine finds it.
-fn target(network: &Network, dir: &Path) -> Result<Target> {
+pub(crate) fn target(network: &Network, dir: &Path) -> Result<Target> {
     let (clients, at) = (network.clients(), std::net::SocketAddr::new(network.front(), crate::topology::LB));
     Ok(Target::balancer(dir)?.by(Arc::new(move || Box::pin(async move { clients.site.connect(at).await }))))
 }

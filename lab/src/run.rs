@@ -13,7 +13,7 @@ use crate::curl::{Client, Outcome, Protocol};
 use crate::evidence::{self, Leaving, Verdict, Watcher};
 use crate::foreign::{CURL, ENVOY, HAPROXY};
 use crate::ground::{Answers, Ground, Options};
-use crate::haproxy::Api;
+use crate::haproxy::{Api, Habits};
 use crate::kubelet::{self, Deletion};
 use crate::manifest::{Edit, Overrides};
 use crate::mode::Mode;
@@ -42,12 +42,10 @@ pub(crate) struct Plan {
     pub(crate) aloud: bool,
 }
 
-impl Plan {
-    /// How long after a check of the balancer the clients start, as a share of its interval. In the field a deletion falls
-    /// anywhere between two checks; multiples of the golden ratio spread many runs evenly over all of it.
-    fn check_phase(&self) -> f64 {
-        (f64::from(self.number) * 0.618_033_988_75).fract()
-    }
+/// How long after a check of the balancer the clients of the run of that number start, as a share of its interval. In the field a
+/// deletion falls anywhere between two checks; multiples of the golden ratio spread many runs evenly over all of it.
+pub(crate) fn check_phase_of(number: u32) -> f64 {
+    (f64::from(number) * 0.618_033_988_75).fract()
 }
 
 /// All that is known of a run; `events.json`.
@@ -109,8 +107,7 @@ pub(crate) fn options(mode: Mode, times: &Scale, concurrency: u16) -> Options {
         exit: mode.exit(times),
         drain_time: mode.drain_time(),
         check_inter_ms: Some(times.check_inter_ms),
-        shutdown_sessions: mode.shutdown_sessions(),
-        disable_on_404: times.soft,
+        habits: Habits { shutdown_sessions: mode.shutdown_sessions(), disable_on_404: times.soft, ..Habits::default() },
     }
 }
 
@@ -200,7 +197,7 @@ async fn scene(plan: &Plan, times: Scale, ground: &mut Ground, dir: &Path) -> Re
 
 /// Lets the run begin at its own moment between two checks of the balancer, whose start waited for one; the phase.
 pub(crate) async fn check_phase(plan: &Plan, times: &Scale) -> f64 {
-    let phase = plan.check_phase();
+    let phase = check_phase_of(plan.number);
     wait::pace_until(Instant::now() + Duration::from_millis(times.check_inter_ms).mul_f64(phase)).await;
     phase
 }

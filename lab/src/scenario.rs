@@ -11,7 +11,7 @@ use crate::curl::Protocol;
 use crate::mode::Mode;
 use crate::network::PODS_MAX;
 use crate::traffic::{self, Stream};
-use crate::{backend, topology};
+use crate::{backend, busy, topology};
 
 /// One scenario, in all its scales.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -99,7 +99,8 @@ impl Scenario {
         let folder = topology::root()?.join("testdata/scenarios");
         let entries = std::fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))?;
         let names = entries.filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_uppercase()));
-        let mut names: Vec<String> = names.collect();
+        // Its file has a form of its own.
+        let mut names: Vec<String> = names.filter(|name| !name.eq_ignore_ascii_case(busy::NAME)).collect();
         names.sort();
         Ok(names)
     }

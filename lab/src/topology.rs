@@ -157,9 +157,19 @@ mod tests {
     #[test]
     fn every_placeholder_of_the_templates_is_known() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
-        let inter =
-            ["LB_ADDRESS", "CHECK_PATH", "CHECK_PORT", "CHECK_INTER_MS", "ON_MARKED_DOWN", "DISABLE_ON_404", "SERVERS"]
-                .map(|name| (name, String::new()));
+        let inter = [
+            "LB_ADDRESS",
+            "CHECK_PATH",
+            "CHECK_PORT",
+            "CHECK_INTER_MS",
+            "ON_MARKED_DOWN",
+            "DISABLE_ON_404",
+            "BUFSIZE",
+            "REPLAY",
+            "REUSE",
+            "SERVERS",
+        ]
+        .map(|name| (name, String::new()));
         for file in ["envoy/bootstrap.yaml", "envoy/traffic-listener.yaml", "haproxy/haproxy.cfg"] {
             let text = std::fs::read_to_string(root.join(file)).unwrap();
             fill(&text, Path::new("/run"), &inter).unwrap();

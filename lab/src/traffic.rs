@@ -33,7 +33,7 @@ use self::client::{Client, Progress};
 pub(crate) use self::connect::Target;
 pub(crate) use self::join::join;
 use self::schedule::Schedule;
-pub(crate) use self::stream::{Stream, check};
+pub(crate) use self::stream::{Connection, Method, Stream, check};
 pub(crate) use self::summary::{Row, Window, summary, table};
 use crate::fate::{Error, Fate};
 use crate::http::AbortOnDrop;

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::envoy::Admin;
 use crate::foreign::ENVOY;
 use crate::manifest::{Manifest, Overrides, extension_file};
-use crate::process::{Process, log_ends};
+use crate::process::{Process, cpu, log_ends};
 use crate::{topology, wait};
 
 /// The first of the compared listeners' ports.
@@ -128,15 +128,7 @@ impl Gateway {
 
     /// Processor time that Envoy has used so far, over all of its threads.
     pub(crate) fn cpu(&mut self) -> Result<Duration> {
-        let tasks = format!("/proc/{}/task", self.pid()?);
-        let mut nanos = 0;
-        for task in std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
-            // A helper thread of V8 may end while its name is read.
-            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let on_cpu = text.split(' ').next().and_then(|field| field.parse::<u64>().ok());
-            nanos += on_cpu.context("a schedstat that does not begin with a number")?;
-        }
-        Ok(Duration::from_nanos(nanos))
+        cpu(self.envoy.id())
     }
 
     /// Resident memory, in MiB.
