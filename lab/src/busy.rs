@@ -7,6 +7,7 @@
 
 mod departure;
 mod log;
+mod matrix;
 mod play;
 mod record;
 mod scenario;
@@ -20,14 +21,15 @@ use softclose_fsm::Preset;
 
 use self::play::Plan;
 use self::record::Record;
-use self::scenario::{Rate, Scenario};
+use self::scenario::Scenario;
 use self::world::World;
 use crate::curl::Protocol;
 use crate::haproxy::Reuse;
 use crate::mode::Mode;
 use crate::{Http, Options, report, traffic};
 
-pub(crate) use self::scenario::NAME;
+pub(crate) use self::matrix::matrix;
+pub(crate) use self::scenario::{NAME, Rate};
 
 /// What the scenario busy takes beside what every scenario does.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::mode::Mode;
 use crate::played::Played;
 use crate::scenario::Scenario;
-use crate::{Options, report};
+use crate::{Options, busy, report};
 
 /// What to compare.
 #[derive(clap::Args)]
@@ -18,6 +18,12 @@ pub(crate) struct Args {
     /// Modes [default: all]
     #[arg(long, value_delimiter = ',')]
     modes: Vec<Mode>,
+    /// The busy gateway instead: modes and presets by how the balancer is configured
+    #[arg(long, conflicts_with_all = ["scenarios", "modes"])]
+    busy: bool,
+    /// Requests a second of the busy gateway
+    #[arg(long, requires = "busy", default_value = "medium")]
+    rate: busy::Rate,
     #[command(flatten)]
     options: Options,
 }
@@ -40,6 +46,9 @@ struct Cell {
 
 /// True if softclose lost nothing anywhere, and the oracle agrees with every run.
 pub(crate) async fn run(args: &Args) -> Result<bool> {
+    if args.busy {
+        return busy::matrix(args.rate, &args.options).await;
+    }
     let names =
         if args.scenarios.is_empty() { ["S1", "S3", "S4"].map(str::to_owned).to_vec() } else { args.scenarios.clone() };
     let modes = if args.modes.is_empty() { Mode::ALL.to_vec() } else { args.modes.clone() };

@@ -77,6 +77,8 @@ pub(crate) enum Place {
     Staying,
     /// The balancer had no server for it.
     NoServer,
+    /// Sent back by a pod that left, and the balancer passed that on. Nothing of it was begun, so nothing was cut.
+    Refused,
 }
 
 impl Record {
@@ -124,10 +126,20 @@ impl Record {
         self.departures.iter().map(|gone| gone.cpu_s).sum()
     }
 
+    /// A pod was DOWN before its health had failed; where a soft answer is a failure to the balancer, that is what it was told.
     pub(crate) fn ground_failure(&self) -> bool {
-        self.departures.iter().any(Departure::ground_failure)
+        !self.is_misunderstood() && self.departures.iter().any(Departure::ground_failure)
+    }
+
+    /// The gate was told that its balancer hears a soft answer, and it does not: to such a balancer that is a failure, and it cuts a
+    /// pod that believes itself spared.
+    pub(crate) fn is_misunderstood(&self) -> bool {
+        self.preset == Some(Preset::HaproxySoft) && self.world != World::Soft
     }
 }
+
+/// The status that softclose sends back with; the application of the lab never does.
+const TOO_EARLY: u16 = 425;
 
 impl Lost {
     pub(crate) fn new(fate: &Fate, logged: Option<Logged>, departures: &[Departure]) -> Self {
@@ -136,6 +148,7 @@ impl Lost {
         // The balancer's word is on the last server that it tried; the application's on the last that served it.
         let pod = server.or(fate.pod.as_deref());
         let place = match pod {
+            _ if fate.status == TOO_EARLY && fate.error.is_none() => Place::Refused,
             Some(NO_SERVER) => Place::NoServer,
             Some(pod) if leaves(pod).is_none() => Place::Staying,
             Some(_) | None => Place::Leaving,
@@ -279,6 +292,14 @@ pub(super) mod tests {
     fn a_request_that_nobody_names_was_lost_by_the_pod_that_left() {
         let record = record(Preset::Haproxy, World::Plain);
         assert_eq!(lost_on_the_way(&record).place, Place::Leaving);
+    }
+
+    #[test]
+    fn a_refusal_that_reached_its_client_is_a_failure_and_no_cut() {
+        let mut record = record(Preset::HaproxyRetry, World::Plain);
+        let fate = Fate { status: 425, error: None, ..lost_on_the_way(&record).fate };
+        record.lost.push(Lost::new(&fate, None, &record.departures));
+        assert_eq!((record.lost[0].place, record.failures().count(), record.cut()), (Place::Refused, 1, 0));
     }
 
     #[test]

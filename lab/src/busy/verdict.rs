@@ -4,7 +4,7 @@
 use softclose_fsm::Preset;
 
 use super::departure::{Departure, least};
-use super::record::{Place, Record};
+use super::record::Record;
 use super::world::World;
 use crate::mode::Mode;
 
@@ -20,7 +20,7 @@ const LATE_LOOKS: f64 = 5.0;
 impl Record {
     /// Why the run says nothing, or not what was promised; empty if it does.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        [self.not_busy(), self.broken_promises(), self.untrue(), self.elsewhere()].concat()
+        [self.not_busy(), self.broken_promises(), self.untrue()].concat()
     }
 
     /// Why the gateway was not the busy one that the run is about.
@@ -55,7 +55,7 @@ impl Record {
     fn broken_promises(&self) -> Vec<String> {
         match self.promise() {
             Promise::NothingLost => {
-                let failures = self.failures().filter(|lost| lost.place == Place::Leaving).map(ToString::to_string);
+                let failures = self.failures().map(ToString::to_string);
                 let doubled = self.doubled.iter().map(|id| format!("{id}: the application ran it twice"));
                 let exits = self.departures.iter().filter_map(|gone| match &gone.said {
                     Some(said) if said.exit == 0 => None,
@@ -84,6 +84,10 @@ impl Record {
 
     /// Where a pod's last word fell short of what its clients lost.
     pub(crate) fn untrue(&self) -> Vec<String> {
+        if self.is_misunderstood() {
+            // It was told wrong; nobody can speak the truth from that.
+            return Vec::new();
+        }
         let cut = self.cut() as u64;
         match self.cut_at_most() {
             Some(at_most) if at_most < cut => {
@@ -99,19 +103,16 @@ impl Record {
         }
     }
 
-    /// Losses that no departure explains.
-    fn elsewhere(&self) -> Vec<String> {
-        let staying =
-            self.lost.iter().filter(|lost| lost.place == Place::Staying && self.promise() == Promise::NothingLost);
-        staying.map(|lost| format!("lost on a pod that stayed: {lost}")).collect()
-    }
-
     fn promise(&self) -> Promise {
         let alone = self.replicas < 2 || self.staying.is_empty();
         match (self.mode, self.preset) {
             _ if alone => Promise::Nothing,
             (Mode::Softclose, Some(Preset::HaproxySoft)) if self.world == World::Soft => Promise::NothingLost,
-            (Mode::Softclose, Some(Preset::HaproxyRetry)) if self.world == World::Retry => Promise::NothingLost,
+            (Mode::Softclose, Some(Preset::HaproxyRetry))
+                if matches!(self.world, World::Retry | World::RetryEmptyResponse) =>
+            {
+                Promise::NothingLost
+            }
             (Mode::Softclose, Some(Preset::Nlb)) if self.world == World::Nlb => Promise::NothingLost,
             (Mode::Softclose, Some(Preset::Haproxy)) if self.world == World::Plain => Promise::WhatIsInFlight,
             _ => Promise::Nothing,
@@ -146,6 +147,7 @@ enum Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::busy::record::Place;
     use crate::busy::record::tests::{lost_on_the_way, record};
 
     #[test]
@@ -190,6 +192,14 @@ mod tests {
         assert!(record.complaints().iter().any(|why| why.contains("3 in flight at DOWN")));
         record.departures[0].said.as_mut().unwrap().cut_at_most = Some(29);
         assert!(record.complaints().iter().any(|why| why.contains("said cut at most 29")));
+    }
+
+    #[test]
+    fn a_pod_that_was_told_wrong_about_its_balancer_is_not_held_to_its_word() {
+        let mut record = record(Preset::HaproxySoft, World::Plain);
+        let lost = lost_on_the_way(&record);
+        record.lost.push(lost);
+        assert_eq!(record.complaints(), Vec::<String>::new());
     }
 
     #[test]
