@@ -19,7 +19,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test lab-stories lab-cases lab-chaos; do
+    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test lab-stories lab-busy lab-cases lab-chaos; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
@@ -129,6 +129,12 @@ lab-stories: (_envoy "1.38.2")
     target/release/softclose-lab run S4 --mode softclose
     target/release/softclose-lab run S1 --mode current --envoy 1.38.2
     target/release/softclose-lab run S1 --mode softclose --envoy 1.38.2
+
+# A gateway that is never idle, behind each balancer that can spare it: under a minute
+lab-busy:
+    target/release/softclose-lab run busy --preset haproxy-soft
+    target/release/softclose-lab run busy --preset haproxy-retry --world retry-empty-response
+    target/release/softclose-lab run busy --preset nlb
 
 # A pod's deletion with faults in it, the short list: under a minute
 lab-chaos:
