@@ -1,5 +1,5 @@
-//! The application behind the gateway: `/fast`, `/sleep?seconds=`, `/stream?seconds=&interval=`, asked with or without a
-//! body. It writes down every request that reached it, so that one which ran twice, or was given up half-way, is seen.
+//! The application behind the gateway: `/fast`, `/sleep?seconds=`, `/stream?seconds=&interval=`, `/bytes?count=`, asked with or
+//! without a body. It writes down every request that reached it, so that one which ran twice, or was given up half-way, is seen.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -103,6 +103,8 @@ enum Plan {
     Once(Duration),
     /// A chunk at every interval.
     Stream { chunks: u32, interval: Duration },
+    /// So many bytes at once.
+    Bytes(u32),
 }
 
 /// The size of a whole answer to `path`; `None` if the application does not know it.
@@ -110,13 +112,14 @@ pub(crate) fn expected_bytes(path_and_query: &str) -> Option<u64> {
     match plan(path_and_query)? {
         Plan::Once(_) => Some(DONE.len() as u64),
         Plan::Stream { chunks, .. } => Some(u64::from(chunks) * chunk(0).len() as u64),
+        Plan::Bytes(count) => Some(count.into()),
     }
 }
 
 /// The pieces of a whole answer to `path`, a line each; `None` if the application does not know it.
 pub(crate) fn expected_chunks(path_and_query: &str) -> Option<u64> {
     match plan(path_and_query)? {
-        Plan::Once(_) => Some(1),
+        Plan::Once(_) | Plan::Bytes(_) => Some(1),
         Plan::Stream { chunks, .. } => Some(u64::from(chunks)),
     }
 }
@@ -125,9 +128,13 @@ pub(crate) fn expected_chunks(path_and_query: &str) -> Option<u64> {
 pub(crate) fn nominal(path_and_query: &str) -> Option<Duration> {
     match plan(path_and_query)? {
         Plan::Once(delay) => Some(delay),
+        Plan::Bytes(_) => Some(Duration::ZERO),
         Plan::Stream { chunks, interval } => Some(interval.saturating_mul(chunks)),
     }
 }
+
+/// The largest answer: more than what lies in the buffers between application and client.
+const BYTES_MAX: u32 = 64 << 20;
 
 const DONE: &str = "the whole answer, to the last byte\n";
 
@@ -148,6 +155,10 @@ fn plan(path_and_query: &str) -> Option<Plan> {
             let interval = number("interval").filter(|interval| *interval >= 0.001)?;
             let chunks = (number("seconds")? / interval).round();
             Some(Plan::Stream { chunks: chunks as u32, interval: Duration::from_secs_f64(interval) })
+        }
+        "/bytes" => {
+            let count = query.strip_prefix("count=")?.parse().ok()?;
+            (1..=BYTES_MAX).contains(&count).then_some(Plan::Bytes(count))
         }
         _ => None,
     }
@@ -179,6 +190,12 @@ async fn serve(mut request: Request<Incoming>, log: Log) -> Result<Response<Answ
             // Dropped with the connection when the caller goes away: the entry then stays unfinished.
             tokio::time::sleep(delay).await;
             Content::Whole(Some(DONE.into()))
+        }
+        Some(Plan::Bytes(count)) => {
+            // One piece: its line's end is its last byte.
+            let mut bytes = vec![b'x'; count as usize];
+            bytes.last_mut().into_iter().for_each(|last| *last = b'\n');
+            Content::Whole(Some(bytes.into()))
         }
         Some(Plan::Stream { chunks, interval }) => {
             let ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
@@ -277,6 +294,8 @@ mod tests {
         assert_eq!(expected_bytes("/sleep?seconds=15"), Some(DONE.len() as u64));
         assert_eq!(expected_bytes("/stream?seconds=6&interval=0.5"), Some(12 * chunk(12).len() as u64));
         assert_eq!(expected_bytes("/sleep?seconds=long"), None);
+        assert_eq!(expected_bytes("/bytes?count=20000000"), Some(20_000_000));
+        assert_eq!((expected_bytes("/bytes?count=0"), expected_bytes("/bytes?count=100000000")), (None, None));
         assert_eq!(expected_bytes("/nothing"), None);
         assert_eq!(expected_chunks("/sleep?seconds=15"), Some(1));
         assert_eq!(expected_chunks("/stream?seconds=6&interval=0.5"), Some(12));

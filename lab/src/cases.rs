@@ -3,15 +3,19 @@
 //! A number such as R05 names the case in the field's own list; several cases may share one. Each stands on a gateway of
 //! its own, in a folder of its own, and collects evidence while the gateway that failed it is still up.
 
+mod balancer;
 mod counting;
 mod drain;
 mod exposure;
+mod hold;
 mod install;
 mod odd;
+mod paces;
 mod pushes;
 pub(crate) mod scene;
 mod streams;
 pub(crate) mod traps;
+mod window;
 mod wire;
 
 use std::pin::Pin;
@@ -24,6 +28,7 @@ use crate::cases::pushes::Part::{Code, Plugin, Vm};
 use crate::cases::scene::Scene;
 use crate::cases::traps::During::{Draining, Open};
 use crate::cases::traps::Victim::{Count, Gate};
+use crate::cases::window::Settle;
 use crate::diagnostics;
 use crate::haproxy::Api;
 use crate::network::Pod;
@@ -51,6 +56,18 @@ pub(crate) use case;
 
 const CASES: &[Case<()>] = &[
     case!("R01-early-replies", QUICK, counting::early_replies),
+    case!("R02-bytes-are-owed", QUICK, window::bytes_are_owed, Settle::None),
+    case!("R02-settle-outlasts-the-reader", FULL, window::bytes_are_owed, Settle::Longer),
+    case!("R03-late-requests", QUICK, window::late_requests),
+    case!("R03-none-after-a-soft-answer", QUICK, window::no_late_requests_after_a_soft_answer),
+    case!("R37-time-to-down", FULL, paces::time_to_down),
+    case!("R38-soft-signal", FULL, paces::soft_signal),
+    case!("R41-fresh-balancer", QUICK, paces::fresh_balancer),
+    case!("hold-two-paces", QUICK, hold::two_paces),
+    case!("hold-one-stops", FULL, hold::one_stops),
+    case!("hold-one-comes-late", QUICK, hold::one_comes_late),
+    case!("hold-a-stranger", QUICK, hold::a_stranger),
+    case!("hold-nobody", FULL, hold::nobody),
     case!("R69-abort-matrix", QUICK, counting::abort_matrix),
     case!("R69-aborts-while-draining", QUICK, counting::aborts_while_draining),
     case!("R70-access-log-flush", QUICK, counting::access_log_flush),

@@ -116,7 +116,7 @@ impl Balancer {
         let site = setup.host.site;
         let started = Process::start("haproxy", command(dir, site), dir);
         let mut process = started.with_context(|| HAPROXY.missing(&HAPROXY.path()))?;
-        let api = Api(site);
+        let api = Api { site, ..Api::default() };
         // A fresh server counts as UP before its first check; only a check that passed says that the two can talk.
         let passed = async || {
             if let Err(early) = process.assert_running(dir) {
@@ -142,7 +142,7 @@ impl Balancer {
     /// Reloads as init scripts do (`-sf`): a new process takes over the ports and tells the one before to finish what it
     /// has. Returns when the new one answers. It takes every server for UP until its own first check says otherwise.
     pub(crate) async fn reload(&mut self, dir: &Path) -> Result<()> {
-        let mut next = command(dir, self.api.0);
+        let mut next = command(dir, self.api.site);
         next.args(["-sf", &self.process.id().to_string()]);
         let mut next = Process::start(&format!("haproxy-reload-{}", self.leaving.len() + 1), next, dir)?;
         let pid = format!("Pid: {}", next.id());
@@ -200,10 +200,24 @@ pub(crate) struct Server {
 }
 
 /// HAProxy's runtime API.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Api(Site);
+#[derive(Clone, Copy)]
+pub(crate) struct Api {
+    site: Site,
+    port: u16,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self { site: Site::default(), port: topology::LB_STATS }
+    }
+}
 
 impl Api {
+    /// Of another HAProxy on this machine.
+    pub(crate) fn at(port: u16) -> Self {
+        Self { port, ..Self::default() }
+    }
+
     /// A server's line of `show stat`.
     pub(crate) async fn server(self, name: &str) -> Result<Server> {
         let page = self.ask("show stat").await?;
@@ -218,7 +232,7 @@ impl Api {
     /// One command.
     pub(crate) async fn ask(self, command: &str) -> Result<String> {
         let exchange = async {
-            let mut stream = self.0.connect(topology::local(topology::LB_STATS)).await?;
+            let mut stream = self.site.connect(topology::local(self.port)).await?;
             stream.write_all(format!("{command}\n").as_bytes()).await?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await?;
