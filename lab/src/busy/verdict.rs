@@ -24,15 +24,17 @@ impl Record {
     }
 
     /// Why the gateway was not the busy one that the run is about.
-    pub(crate) fn not_busy(&self) -> Vec<String> {
+    fn not_busy(&self) -> Vec<String> {
+        let idle = self.departures.iter().filter(|gone| gone.least_in_flight(self.busy_until_s(gone)) == Some(0));
+        let idle = idle.map(|gone| format!("{} was idle while the balancer still sent to it", gone.pod));
+        idle.chain(self.unfit()).map(|why| format!("precondition: {why}")).collect()
+    }
+
+    /// What the machine did not bear, or did not show: nothing that the mode did.
+    pub(crate) fn unfit(&self) -> Vec<String> {
         let mut missing = Vec::new();
-        for gone in &self.departures {
-            let until_s = self.busy_until_s(gone);
-            match gone.least_in_flight(until_s) {
-                Some(0) => missing.push(format!("{} was idle while the balancer still sent to it", gone.pod)),
-                Some(_) => {}
-                None => missing.push(format!("{} did not always say how many requests were in flight", gone.pod)),
-            }
+        for gone in self.departures.iter().filter(|gone| gone.least_in_flight(self.busy_until_s(gone)).is_none()) {
+            missing.push(format!("{} did not always say how many requests were in flight", gone.pod));
         }
         // What stays is as busy all the time; so would the one that left have been.
         for staying in &self.staying {
@@ -48,7 +50,7 @@ impl Record {
             Some(_) => {}
             None => missing.push("no request was sent while the pod left".to_owned()),
         }
-        missing.into_iter().map(|why| format!("precondition: {why}")).collect()
+        missing
     }
 
     /// What this preset promises in this world and did not keep.
