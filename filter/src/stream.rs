@@ -9,7 +9,7 @@ use crate::config::{Config, GateConfig};
 use crate::host::{self, Level};
 use crate::replay::is_replayable;
 use crate::waiters::WAITERS_MAX;
-use crate::worker::Worker;
+use crate::worker::{Ending, Worker};
 
 /// A request, from its headers to the end of its stream.
 pub(crate) enum Stream {
@@ -79,7 +79,7 @@ impl Counted {
 
     fn end(self) {
         if self.counted {
-            self.worker.exit(cut_by_envoy);
+            self.worker.exit(ending);
         }
     }
 
@@ -96,12 +96,18 @@ impl Counted {
     }
 }
 
-/// Whether Envoy itself ended the stream under way: the old connections of a changed listener are closed after the drain time.
+/// How the stream under way ended.
 ///
-/// Measured on Envoy 1.40: a client that leaves is `downstream_remote_disconnect` or `http2.remote_reset`, and only a cut of
-/// Envoy's own begins like this; `response.flags` are the same for both.
-fn cut_by_envoy() -> bool {
-    host::property("response\0code_details").is_ok_and(|details| details.starts_with(b"downstream_local_disconnect"))
+/// Measured on Envoy 1.40: a peer that leaves is `downstream_remote_disconnect` or `http2.remote_reset`; only a cut of Envoy's own
+/// begins with `downstream_local_disconnect` (the old connections of a changed listener are closed after the drain time);
+/// `response.flags` are the same for both.
+fn ending() -> Ending {
+    match host::property("response\0code_details").unwrap_or_default().as_slice() {
+        details if details.starts_with(b"downstream_local_disconnect") => Ending::ByHost,
+        b"http2.remote_reset" => Ending::ByPeer,
+        details if details.starts_with(b"downstream_remote_disconnect") => Ending::ByPeer,
+        _ => Ending::Answered,
+    }
 }
 
 /// A request on the health or control listener. It is never counted.

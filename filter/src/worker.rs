@@ -31,6 +31,17 @@ thread_local! {
     static VM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+/// How a request's stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With its answer, whatever that was.
+    Answered,
+    /// The host itself cut it.
+    ByHost,
+    /// Whoever asked ended it: the balancer, or a client behind it.
+    ByPeer,
+}
+
 /// One root context: what it and its streams share on one worker.
 pub(crate) struct Worker {
     /// The plugin's name, as the host knows it.
@@ -48,6 +59,8 @@ pub(crate) struct Worker {
     open: Cell<bool>,
     /// A drain is under way that waits for zero.
     draining: Cell<bool>,
+    /// The balancer is being told softly.
+    soft: Cell<bool>,
     /// How new requests are sent back to the balancer, if they are.
     deflection: Cell<Option<Deflection>>,
     /// The hard answers that this worker knows of: with each more the balancer may have noticed.
@@ -83,6 +96,7 @@ impl Worker {
             settled: Cell::new(host::monotonic()),
             open: Cell::new(false),
             draining: Cell::new(false),
+            soft: Cell::new(false),
             deflection: Cell::new(None),
             hard_answers: Cell::new(0),
             shown: Cell::new((0, 0)),
@@ -212,18 +226,22 @@ impl Worker {
     /// A request that is in the ledger has ended. Runs while the SDK tears the stream down: it may call the host, but must not
     /// answer a stream.
     ///
-    /// `cut` is asked only while draining: whether the host itself ended it, so that zero proves nothing.
-    pub(crate) fn exit(&self, cut: impl FnOnce() -> bool) {
+    /// `ending` is asked only while draining: was it answered to its end, or does zero prove nothing?
+    pub(crate) fn exit(&self, ending: impl FnOnce() -> Ending) {
         if self.open.get() {
             return self.owe();
         }
         self.watch();
-        if self.draining.get() && cut() {
+        let ending = if self.draining.get() { ending() } else { Ending::Answered };
+        if ending == Ending::ByHost {
             self.take(&Input::Distrust(DistrustReason::Cut));
         }
         self.ledger.leave(1);
         // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
         if self.draining.get() && self.ledger.reads_at_most(0) {
+            if ending == Ending::ByPeer && self.soft.get() {
+                self.take(&Input::Distrust(DistrustReason::Aborted));
+            }
             let handled = self.take(&Input::Tick);
             self.saw_zero.set(handled.record.zero_since());
             self.arm();
@@ -342,6 +360,7 @@ impl Worker {
     fn keep(&self, record: Record) {
         let state = record.state.name();
         self.draining.set(record.waits_for_zero());
+        self.soft.set(record.speaks_softly());
         self.deflection.set(record.deflection());
         // A worker that has left has nobody to pay for it later.
         self.open.set(state == StateName::Open && self.slot.borrow().is_some());

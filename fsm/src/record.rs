@@ -75,6 +75,11 @@ pub enum DistrustReason {
     /// what was in flight, which looks like clients that left.
     #[serde(rename = "unheard")]
     Unheard,
+    /// While a soft answer was given, the last request in flight was not answered to its end: the balancer's side ended it. A
+    /// balancer that takes the soft answer for a failure does that to all of them at once; so does, now and then, one client that
+    /// goes away.
+    #[serde(rename = "aborted")]
+    Aborted,
 }
 
 /// Since when the count is not to be believed, and why.
@@ -225,6 +230,14 @@ impl Record {
         self.quest().is_some()
     }
 
+    /// Whether the balancer is being told softly: one that takes that for a failure cuts what is in flight, and zero looks the same.
+    pub fn speaks_softly(&self) -> bool {
+        match &self.state {
+            State::Draining(draining) => draining.plan.soft_status.is_some(),
+            State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => false,
+        }
+    }
+
     /// Since when every reading was a believed zero, where one is waited for.
     pub fn zero_since(&self) -> Option<Instant> {
         self.quest().and_then(|quest| quest.zero_since)
@@ -313,13 +326,14 @@ impl DistrustReason {
             Self::Trap => "trap",
             Self::Cut => "cut",
             Self::Unheard => "unheard",
+            Self::Aborted => "aborted",
         }
     }
 
     /// Whether it speaks of one drain alone, and ends with it.
     pub(crate) fn ends_with_the_drain(self) -> bool {
         match self {
-            Self::RollCall | Self::Cut | Self::Unheard => true,
+            Self::RollCall | Self::Cut | Self::Unheard | Self::Aborted => true,
             Self::Config | Self::Record | Self::Ledger | Self::Trap => false,
         }
     }
@@ -328,7 +342,7 @@ impl DistrustReason {
     pub fn may_have_cut(self) -> bool {
         match self {
             // Where the manifest says failure_policy: FAIL_OPEN, Envoy answers what a trapped VM held 503, or resets it.
-            Self::Cut | Self::Unheard | Self::Trap => true,
+            Self::Cut | Self::Unheard | Self::Aborted | Self::Trap => true,
             Self::RollCall | Self::Config | Self::Record | Self::Ledger => false,
         }
     }
@@ -339,7 +353,7 @@ impl DistrustReason {
         match self {
             Self::RollCall => 0,
             Self::Config | Self::Record | Self::Ledger => 1,
-            Self::Cut | Self::Unheard => 2,
+            Self::Cut | Self::Unheard | Self::Aborted => 2,
             Self::Trap => 3,
         }
     }

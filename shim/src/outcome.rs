@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn what_was_cut_before_the_counters_read_zero_is_in_none_of_them() {
-        for reason in [DistrustReason::Cut, DistrustReason::Trap, DistrustReason::Unheard] {
+        use DistrustReason::{Aborted, Cut, Trap, Unheard};
+        for reason in [Cut, Trap, Unheard, Aborted] {
             assert_eq!(outcome(Verdict::SecondOpinion { distrust: reason }, Some(reason), 0, false), (11, None));
             let fault = Verdict::Fault { reason: FaultReason::Distrust(reason), active: Some(4) };
             assert_eq!(outcome(fault, None, 0, false), (11, None));

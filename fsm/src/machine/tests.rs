@@ -363,6 +363,7 @@ fn a_new_drain_takes_a_new_roll_call_but_keeps_a_lasting_distrust() {
         (DistrustReason::RollCall, false),
         (DistrustReason::Cut, false),
         (DistrustReason::Unheard, false),
+        (DistrustReason::Aborted, false),
         (DistrustReason::Trap, true),
     ] {
         let record = after(&Record::open(START), START, idle(), Input::Distrust(reason));

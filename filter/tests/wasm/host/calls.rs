@@ -216,6 +216,7 @@ fn streams(linker: &mut Linker<Rc<Face>>) -> wasmtime::Result<()> {
             let stream = context.stream.map(|id| process.stream(id)).ok_or(Status::NOT_FOUND)?;
             let value = match path.as_slice() {
                 b"xds\0filter_chain_name" => stream.listener.filter_chain().as_bytes(),
+                b"response\0code_details" => stream.details.as_bytes(),
                 b"source\0address" => stream.request.peer.as_slice(),
                 _ => return Err(Status::NOT_FOUND),
             };

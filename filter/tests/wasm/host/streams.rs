@@ -102,6 +102,8 @@ pub(crate) struct Stream {
     pub(crate) passed: bool,
     /// What was answered in place of the application.
     pub(crate) reply: Option<Reply>,
+    /// What Envoy says of how it ended.
+    pub(crate) details: &'static str,
     /// Answers after the first one; a stream has room for one.
     pub(crate) surplus: usize,
     pub(crate) ended: bool,
@@ -141,6 +143,7 @@ impl Process {
             readable: false,
             passed: false,
             reply: None,
+            details: "via_upstream",
             surplus: 0,
             ended: false,
         };
@@ -212,6 +215,12 @@ impl Process {
             self.send_replies(vm);
             self.0.threads[stream.worker].end_later(Rc::clone(vm), *context);
         }
+    }
+
+    /// The stream is ended by somebody who did not wait for its answer.
+    pub(crate) fn cut(&self, id: StreamId, details: &'static str) {
+        self.with(id, |stream| stream.details = details);
+        self.end(id);
     }
 
     /// `proxy_on_log` by itself. Envoy calls it when the stream ends; one that logs in mid-request as well is imaginable.
