@@ -133,7 +133,7 @@ lab-stories: (_envoy "1.38.2")
 # A gateway that is never idle, behind each balancer that can spare it: under a minute
 lab-busy:
     target/release/softclose-lab run busy --preset haproxy-soft
-    target/release/softclose-lab run busy --preset haproxy-retry --world retry-empty-response
+    target/release/softclose-lab run busy --preset haproxy-retry
     target/release/softclose-lab run busy --preset nlb
 
 # A pod's deletion with faults in it, the short list: under a minute

@@ -50,23 +50,23 @@ pub(crate) enum Replay {
     DefaultBuffer,
     /// `tune.bufsize 131072`: a request of 64 KiB fits.
     LargeBuffer,
-    /// The same, and a request whose connection ended before any answer is sent again as well. It may have run.
-    AlsoUnanswered,
+    /// The same, but a request whose connection ended before any answer is not sent again.
+    AnsweredOnly,
 }
 
 impl Replay {
     fn buffer(self) -> &'static str {
         match self {
             Self::DefaultBuffer => "",
-            Self::LargeBuffer | Self::AlsoUnanswered => "tune.bufsize 131072",
+            Self::LargeBuffer | Self::AnsweredOnly => "tune.bufsize 131072",
         }
     }
 
     /// Waits for the whole request, so that there is something to send again, and sends it again to another server.
     fn lines(self) -> String {
         let retried = match self {
-            Self::DefaultBuffer | Self::LargeBuffer => "conn-failure 425",
-            Self::AlsoUnanswered => "conn-failure empty-response 425",
+            Self::DefaultBuffer | Self::LargeBuffer => "conn-failure empty-response 425",
+            Self::AnsweredOnly => "conn-failure 425",
         };
         format!("option http-buffer-request\n  retry-on {retried}\n  option redispatch 1")
     }

@@ -86,8 +86,8 @@ impl Record {
 
     /// Where a pod's last word fell short of what its clients lost.
     pub(crate) fn untrue(&self) -> Vec<String> {
-        if self.is_misunderstood() {
-            // It was told wrong; nobody can speak the truth from that.
+        if self.preset == Some(Preset::HaproxyRetry) && self.world == World::Retry425Only {
+            // What had not been read when the sockets closed, or when DOWN cut, is in nobody's count.
             return Vec::new();
         }
         let cut = self.cut() as u64;
@@ -110,11 +110,7 @@ impl Record {
         match (self.mode, self.preset) {
             _ if alone => Promise::Nothing,
             (Mode::Softclose, Some(Preset::HaproxySoft)) if self.world == World::Soft => Promise::NothingLost,
-            (Mode::Softclose, Some(Preset::HaproxyRetry))
-                if matches!(self.world, World::Retry | World::RetryEmptyResponse) =>
-            {
-                Promise::NothingLost
-            }
+            (Mode::Softclose, Some(Preset::HaproxyRetry)) if self.world == World::Retry => Promise::NothingLost,
             (Mode::Softclose, Some(Preset::Nlb)) if self.world == World::Nlb => Promise::NothingLost,
             (Mode::Softclose, Some(Preset::Haproxy)) if self.world == World::Plain => Promise::WhatIsInFlight,
             _ => Promise::Nothing,
@@ -197,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_told_wrong_about_its_balancer_is_not_held_to_its_word() {
-        let mut record = record(Preset::HaproxySoft, World::Plain);
+    fn a_pod_whose_balancer_drops_what_it_never_read_is_not_held_to_its_word() {
+        let mut record = record(Preset::HaproxyRetry, World::Retry425Only);
         let lost = lost_on_the_way(&record);
         record.lost.push(lost);
         assert_eq!(record.complaints(), Vec::<String>::new());

@@ -22,12 +22,14 @@ pub(crate) enum World {
     Plain,
     /// The same, and `http-check disable-on-404`
     Soft,
-    /// The same as plain, and what is answered 425 is sent to another server; `tune.bufsize 131072`
+    /// The same as plain, and what is answered 425, or was not answered at all, is sent to another server; `tune.bufsize 131072`
     Retry,
     /// The same with HAProxy's own buffer of 16 KiB
     RetryDefaultBuffer,
-    /// The same as retry, and so is what a connection that ended before its answer carried (`empty-response`)
-    RetryEmptyResponse,
+    /// The same as retry without `empty-response`: what was not answered is lost
+    #[value(name = "retry-425-only")]
+    #[serde(rename = "retry-425-only")]
+    Retry425Only,
     /// DOWN cuts nothing
     Nlb,
 }
@@ -39,7 +41,7 @@ impl World {
             Self::Soft => "soft",
             Self::Retry => "retry",
             Self::RetryDefaultBuffer => "retry-default-buffer",
-            Self::RetryEmptyResponse => "retry-empty-response",
+            Self::Retry425Only => "retry-425-only",
             Self::Nlb => "nlb",
         }
     }
@@ -61,7 +63,7 @@ impl World {
             Self::Soft => Habits { disable_on_404: true, ..plain },
             Self::Retry => Habits { replay: Some(Replay::LargeBuffer), ..plain },
             Self::RetryDefaultBuffer => Habits { replay: Some(Replay::DefaultBuffer), ..plain },
-            Self::RetryEmptyResponse => Habits { replay: Some(Replay::AlsoUnanswered), ..plain },
+            Self::Retry425Only => Habits { replay: Some(Replay::AnsweredOnly), ..plain },
             Self::Nlb => Habits { shutdown_sessions: false, ..plain },
         }
     }
@@ -89,7 +91,7 @@ pub(crate) fn pre_stop(pod: &Pod, preset: Preset, world: World, times: &Times) -
     if preset == Preset::Nlb {
         command.args(["--hold-min", &format!("{}s", times.nlb_hold_min_s)]);
     }
-    if preset == Preset::HaproxyRetry && matches!(world, World::Retry | World::RetryEmptyResponse) {
+    if preset == Preset::HaproxyRetry && matches!(world, World::Retry | World::Retry425Only) {
         command.args(["--replay-limit", &REPLAY_LIMIT.to_string()]);
     }
     Ok(command)
