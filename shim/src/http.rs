@@ -7,14 +7,15 @@ mod body;
 mod head;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
 pub(crate) use crate::http::head::Head;
+use crate::http::wire::Wire;
 
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,8 @@ pub(crate) fn stream(
     let deadline = Instant::now() + timeout;
     let mut connection = Connection::open(address, deadline)?;
     let request = format!(
-        "{method} {target} HTTP/1.1\r\nhost: {address}\r\nuser-agent: softclose/{}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+        "{method} {target} HTTP/1.1\r\nhost: {}\r\nuser-agent: softclose/{}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+        address.host(),
         env!("CARGO_PKG_VERSION")
     );
     connection.send(request.as_bytes())?;
@@ -80,33 +82,25 @@ pub(crate) fn stream(
 
 /// A connection with what was read of it and not yet used.
 struct Connection {
-    stream: TcpStream,
+    wire: Wire,
     deadline: Instant,
     unused: Vec<u8>,
 }
 
 impl Connection {
     fn open(address: &Address, deadline: Instant) -> Result<Self, Failure> {
-        let connect = |at: &SocketAddr| TcpStream::connect_timeout(at, left(deadline)?).map_err(Failure::from);
-        let stream = match (connect(&address.first), &address.second) {
-            (Ok(stream), _) => stream,
-            (Err(_), Some(second)) => connect(second)?,
-            (Err(failure), None) => return Err(failure),
-        };
-        Ok(Self { stream, deadline, unused: Vec::new() })
+        Ok(Self { wire: Wire::open(&address.place, deadline)?, deadline, unused: Vec::new() })
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.stream.set_write_timeout(Some(left(self.deadline)?))?;
-        Ok(self.stream.write_all(bytes)?)
+        Ok(self.wire.write_all(bytes, left(self.deadline)?)?)
     }
 
     /// Reads what is there, waiting for it until the deadline.
     fn fill(&mut self) -> Result<(), Failure> {
         let mut part = [0; 8 * 1024];
         loop {
-            self.stream.set_read_timeout(Some(left(self.deadline)?))?;
-            match self.stream.read(&mut part) {
+            match self.wire.read(&mut part, left(self.deadline)?) {
                 Ok(0) => return Err(Failure::CutShort),
                 Ok(count) => {
                     self.unused.extend_from_slice(part.get(..count).unwrap_or_default());
@@ -148,7 +142,8 @@ impl From<io::Error> for Failure {
         use io::ErrorKind;
         #[expect(clippy::wildcard_enum_match_arm, reason = "ErrorKind is not exhaustive")]
         match error.kind() {
-            ErrorKind::ConnectionRefused => Self::Refused,
+            // A socket's file comes with who listens there.
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound => Self::Refused,
             // A read that times out is EAGAIN on Linux.
             ErrorKind::TimedOut | ErrorKind::WouldBlock => Self::Silent,
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => Self::CutShort,

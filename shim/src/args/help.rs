@@ -74,8 +74,8 @@ flags:
   --control IP:PORT     softclose's control listener                                    (127.0.0.1:18181)
   --agent IP:PORT       Istio's agent                                                   (127.0.0.1:15020)
 
-A DURATION is a whole number with ms, s, m or h; without a unit it is seconds. IP:PORT takes [::1]:PORT and
-localhost:PORT; other names are not looked up.
+A DURATION is a whole number with ms, s, m or h; without a unit it is seconds. IP:PORT takes [::1]:PORT,
+localhost:PORT and unix:/PATH; other names are not looked up.
 
 flags of the plan; what is not given is as the gate is configured (by default as here):
 ";

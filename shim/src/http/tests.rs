@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -172,4 +173,40 @@ fn localhost_is_found_where_only_ipv6_listens() {
     let address = Address::parse(&format!("localhost:{port}")).unwrap();
     assert_eq!(exchange(&address, "GET", "/", Duration::from_secs(2)).unwrap().body, b"ok");
     server.join().unwrap();
+}
+
+#[test]
+fn a_socket_in_the_file_system_is_asked_like_a_port() {
+    let path = std::env::temp_dir().join(format!("softclose-{}.sock", std::process::id()));
+    let address = Address::parse(&format!("unix:{}", path.display())).unwrap();
+    let ask = || exchange(&address, "GET", "/", Duration::from_secs(2));
+    assert_eq!(ask(), Err(Failure::Refused), "no such file");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 512];
+        let length = stream.read(&mut head).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        String::from_utf8_lossy(&head[..length]).into_owned()
+    });
+    assert_eq!(ask().unwrap().body, b"ok");
+    assert!(server.join().unwrap().contains("host: softclose\r\n"));
+    assert_eq!(ask(), Err(Failure::Refused), "the file of one that is gone");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_socket_whose_backlog_is_full_ends_at_the_deadline() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+    let path = std::env::temp_dir().join(format!("softclose-full-{}.sock", std::process::id()));
+    // The standard library's own backlog holds thousands; this one takes a single connection.
+    let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    let _waiting = UnixStream::connect(&path).unwrap();
+    let address = Address::parse(&format!("unix:{}", path.display())).unwrap();
+    let start = Instant::now();
+    assert_eq!(exchange(&address, "GET", "/", Duration::from_millis(200)), Err(Failure::Silent));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    std::fs::remove_file(&path).unwrap();
 }
