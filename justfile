@@ -20,7 +20,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit build size-check test-wasm test-shim lab-test lab-stories lab-busy lab-cases lab-chaos; do
+    for step in fmt-check lint doc test-unit render-check build size-check test-wasm test-shim lab-test lab-stories lab-busy lab-cases lab-chaos; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
