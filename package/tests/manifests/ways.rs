@@ -36,10 +36,8 @@ fn whichever_way_a_gateway_is_installed_it_gets_the_same() {
 fn the_command_is_told_the_grace_period_and_the_agent_fits_into_what_it_keeps_back() {
     for file in ["values.yaml", "values-nlb.yaml", "values-unix-socket.yaml"] {
         let values = values(file);
-        let seconds = match &values["terminationGracePeriodSeconds"] {
-            Value::Null => self::values("values.yaml")["terminationGracePeriodSeconds"].clone(),
-            seconds => seconds.clone(),
-        };
+        let own = values.get("terminationGracePeriodSeconds").cloned();
+        let seconds = own.unwrap_or_else(|| by_helm().grace);
         let command = values["lifecycle"]["preStop"]["exec"]["command"].as_array().unwrap();
         let at = command.iter().position(|word| word == "--grace").unwrap();
         assert_eq!(command[at + 1], format!("{seconds}s"), "{file}");
