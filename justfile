@@ -20,7 +20,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit render-check build size-check test-wasm test-shim lab-test lab-stories lab-busy lab-cases lab-chaos; do
+    for step in fmt-check lint doc test-unit render-check build size-check test-wasm test-shim lab-test lab-stories lab-busy lab-istio lab-cases lab-chaos; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
@@ -179,6 +179,24 @@ lab-busy:
 # A pod's deletion with faults in it, the short list: under a minute
 lab-chaos:
     target/release/softclose-lab chaos --quick
+
+# The shipped manifest on a gateway as Istio configures it (the variants: `cases Istio`): S1 on two Envoys
+lab-istio: (_envoy "1.38.2")
+    target/release/softclose-lab run S1 --mode softclose --istio
+    target/release/softclose-lab run S1 --mode softclose --istio --envoy 1.38.2
+
+# The same for every variant, on every Envoy that Istio 1.28 to 1.32 bring or on those named: just versions-istio 1.40.0
+versions-istio *VERSIONS: build
+    #!/usr/bin/env bash
+    set -euo pipefail
+    named="{{VERSIONS}}"
+    for version in ${named:-1.36.4 1.37.0 1.38.2 1.39.3 1.40.0}; do
+        just _envoy "$version"
+        target/release/softclose-lab cases Istio R56 --envoy "$version"
+        for variant in main oci wasmplugin dual-stack proxy-protocol unix-socket; do
+            target/release/softclose-lab run S1 --mode softclose --istio --variant "$variant" --envoy "$version"
+        done
+    done
 
 # Every mode in every scenario: just matrix --full
 matrix *ARGS: build

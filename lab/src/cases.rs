@@ -9,6 +9,7 @@ mod drain;
 mod exposure;
 mod hold;
 mod install;
+mod istio;
 mod odd;
 mod paces;
 mod pushes;
@@ -29,6 +30,7 @@ use crate::cases::scene::Scene;
 use crate::cases::traps::During::{Draining, Open};
 use crate::cases::traps::Victim::{Count, Gate};
 use crate::cases::window::Settle;
+use crate::deployed::Variant;
 use crate::diagnostics;
 use crate::haproxy::Api;
 use crate::network::Pod;
@@ -110,12 +112,22 @@ const CASES: &[Case<()>] = &[
     case!("R28-push-listener", QUICK, pushes::listener),
     case!("R56-module-later", QUICK, install::module_later),
     case!("R56-filters-later", QUICK, install::filters_later),
+    case!("R56-extensions-later", FULL, install::extensions_later),
+    case!("R56-stand-in-for-count", QUICK, install::stand_in_for_count),
+    case!("R56-stand-in-for-gate", QUICK, install::stand_in_for_gate),
+    case!("R56-filters-removed", FULL, install::filters_removed),
+    case!("R56-updated-and-rolled-back", QUICK, install::updated_and_rolled_back),
     case!("R19-paths-on-traffic", QUICK, exposure::paths),
     case!("R19-gate-on-traffic", QUICK, exposure::gate_on_traffic),
     case!("R19-forwarded-for", QUICK, exposure::forwarded_for),
     case!("R19-many-probers", FULL, exposure::many_probers),
     case!("R19-many-waiters", QUICK, exposure::many_waiters, 1000),
     case!("R19-slow-clients", QUICK, exposure::slow_clients),
+    case!("Istio-main", QUICK, istio::gateway, Variant::Main),
+    case!("Istio-wasmplugin", QUICK, istio::gateway, Variant::Wasmplugin),
+    case!("Istio-dual-stack", QUICK, istio::gateway, Variant::DualStack),
+    case!("Istio-proxy-protocol", QUICK, istio::gateway, Variant::ProxyProtocol),
+    case!("Istio-unix-socket", QUICK, istio::gateway, Variant::UnixSocket),
 ];
 
 /// True if every case that was asked for held.

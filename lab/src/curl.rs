@@ -72,7 +72,8 @@ impl Protocol {
         }
     }
 
-    fn flag(self) -> &'static str {
+    /// What makes curl speak it.
+    pub(crate) fn flag(self) -> &'static str {
         match self {
             Self::H1 => "--http1.1",
             Self::H2 => "--http2",

@@ -7,11 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::balancer_checks;
 use crate::http::Client;
 use crate::manifest::{Edit, Manifest, Overrides, at, extension_file};
 use crate::network::{Host, Pod};
-use crate::topology;
+use crate::{balancer_checks, istio, topology};
 
 /// The sum that event 4 is about: requests in flight downstream on the traffic listeners and upstream to their clusters.
 const ACTIVE: &str =
@@ -46,11 +45,12 @@ impl Config<'_> {
             let text = topology::fill(&text, dir, &names).with_context(|| format!("in {}", path.display()))?;
             serde_saphyr::from_str(&text).with_context(|| format!("in {}", path.display()))
         };
-        let traffic = template("traffic-listener.yaml")?;
-        let mut listeners = vec![traffic.clone()];
+        let deployed = self.overrides.deployed;
+        let plain = template("traffic-listener.yaml")?;
+        let mut listeners = if deployed.istio { istio::listeners(plain)? } else { vec![plain] };
         if let Some(module) = &self.module {
-            let manifest = Manifest::read(&root.join("envoyfilter.yaml"))?;
-            let resolved = manifest.resolve(traffic, module, dir, self.overrides)?;
+            let manifest = Manifest::read(&deployed.variant.path(&root))?;
+            let resolved = manifest.resolve(listeners, module, dir, self.overrides)?;
             listeners = resolved.listeners;
             listeners.iter_mut().try_for_each(|listener| move_to(listener, self.pod))?;
             for (name, extension) in resolved.extensions {
@@ -59,9 +59,13 @@ impl Config<'_> {
         }
         let listeners = edited(Value::Array(listeners), &self.overrides.listeners)?;
         write_json(&dir.join(LISTENERS_FILE), &json!({ "version_info": "1", "resources": listeners }))?;
-        let bootstrap = dir.join("bootstrap.json");
-        write_json(&bootstrap, &edited(template("bootstrap.yaml")?, &self.overrides.bootstrap)?)?;
-        Ok(bootstrap)
+        let mut bootstrap = template("bootstrap.yaml")?;
+        if deployed.istio {
+            istio::bootstrap(&mut bootstrap)?;
+        }
+        let path = dir.join("bootstrap.json");
+        write_json(&path, &edited(bootstrap, &self.overrides.bootstrap)?)?;
+        Ok(path)
     }
 }
 

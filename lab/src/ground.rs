@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::agent::{Agent, Exit, Settings};
 use crate::backend::Backend;
+use crate::deployed::{SOCKET, Variant};
 use crate::envoy;
 use crate::haproxy::{Api, Balancer, Check, Habits, Setup};
 use crate::hc::Hc;
@@ -89,9 +90,12 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// Starts the pod's programs in `dir` and waits until Envoy has set up its listeners.
-    pub(crate) async fn start(dir: &Path, pod: Pod, application: IpAddr, options: &Options) -> Result<Self> {
+    pub(crate) async fn start(dir: &Path, mut pod: Pod, application: IpAddr, options: &Options) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let mut overrides = options.overrides.clone();
+        if overrides.deployed.variant == Variant::UnixSocket {
+            pod.socket = Some(std::path::absolute(dir)?.join(SOCKET));
+        }
         let (mut module, mut hc) = (None, None);
         match options.answers {
             Answers::Gate => {
@@ -170,6 +174,7 @@ pub(crate) async fn balancer(
         check: options.answers.check(),
         inter_ms,
         habits: options.habits,
+        check_send_proxy: options.overrides.deployed.variant == Variant::ProxyProtocol,
     };
     Ok(Some(Balancer::start(dir, &setup).await?))
 }

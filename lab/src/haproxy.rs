@@ -28,6 +28,8 @@ pub(crate) struct Setup<'a> {
     /// HAProxy's `inter`.
     pub(crate) inter_ms: u64,
     pub(crate) habits: Habits,
+    /// Whether checks begin with a PROXY header.
+    pub(crate) check_send_proxy: bool,
 }
 
 /// What a balancer does with a server that leaves, and with a request that it could not place.
@@ -168,7 +170,8 @@ fn command(dir: &Path, site: Site) -> Command {
 
 fn names(setup: &Setup<'_>) -> Vec<(&'static str, String)> {
     let source = setup.host.address;
-    let server = |pod: &Pod| format!("  server {} {} source {source}", pod.name, pod.traffic());
+    let proxy = if setup.check_send_proxy { " check-send-proxy" } else { "" };
+    let server = |pod: &Pod| format!("  server {} {} source {source}{proxy}", pod.name, pod.traffic());
     let habits = setup.habits;
     let on_marked_down = if habits.shutdown_sessions { "on-marked-down shutdown-sessions" } else { "" };
     vec![

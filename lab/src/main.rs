@@ -14,6 +14,7 @@ mod checks;
 mod control;
 mod curl;
 mod demo;
+mod deployed;
 mod diagnostics;
 mod envoy;
 mod evidence;
@@ -25,6 +26,7 @@ mod ground;
 mod haproxy;
 mod hc;
 mod http;
+mod istio;
 mod kubelet;
 mod manifest;
 mod matrix;
@@ -203,6 +205,12 @@ pub(crate) struct Options {
     /// no figure; users report 30 to 180
     #[arg(long, default_value_t = mode::NLB_LAG.as_secs())]
     nlb_lag: u64,
+    /// Mode softclose: which of the shipped manifests
+    #[arg(long, value_enum, default_value_t = deployed::Variant::Main)]
+    variant: deployed::Variant,
+    /// On a gateway as Istio configures it: TLS chains, h2, TCP and passthrough beside, and its rules for stats
+    #[arg(long)]
+    istio: bool,
     /// Where it runs [default: namespaces as root, loopback as anybody else]
     #[arg(long)]
     ground: Option<network::Kind>,
@@ -267,6 +275,7 @@ impl Options {
             nlb_lag: scenario.scale(self.scale()).map_or(lag, |scale| scale.shrunk(lag)),
             protocols: self.protocols(scenario),
             concurrency: self.concurrency,
+            deployed: deployed::Deployed { variant: self.variant, istio: self.istio },
             number: 1,
             aloud: true,
         }

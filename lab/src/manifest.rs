@@ -1,13 +1,18 @@
-//! The shipped `envoyfilter.yaml`, read the way istiod and the agent would apply it to a gateway pod.
+//! A shipped manifest, `envoyfilter.yaml` or a variant of it, read the way istiod and the agent would apply it to a gateway pod.
 //!
-//! Listeners, filters and plugin configuration are taken from the file as they are. Two things differ, because there is
-//! no istiod here: extension configurations come from files instead of ADS, and the module lies elsewhere on disk. A
+//! Listeners, filters and plugin configuration are taken from the file as they are. Three things differ, because there is
+//! no istiod here: extension configurations come from files instead of ADS, and module and sockets lie elsewhere on disk. A
 //! patch that this reader does not know is an error, so that the lab never tests less than what is shipped.
+
+pub(crate) mod agent;
+mod wasm_plugin;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+
+use crate::deployed::{Deployed, SOCKET};
 
 const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 const LISTENER_TYPE: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
@@ -24,6 +29,8 @@ pub(crate) struct Manifest {
 /// Deliberate departures from the shipped file, for the runs that show what happens then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overrides {
+    /// Which manifest, on which kind of gateway.
+    pub(crate) deployed: Deployed,
     /// Plugin configuration of the `gate` role.
     pub(crate) gate: Option<String>,
     /// Plugin configuration of the `count` role.
@@ -43,7 +50,7 @@ pub(crate) type Edit = fn(&mut Value) -> Result<()>;
 
 /// What Envoy is given.
 pub(crate) struct Resolved {
-    /// LDS resources: the traffic listener first, then the added ones.
+    /// LDS resources: those that were there first, then the added ones.
     pub(crate) listeners: Vec<Value>,
     /// Extension configurations by name, each for a file `ecds-<name>.json`.
     pub(crate) extensions: Vec<(String, Value)>,
@@ -56,33 +63,46 @@ impl Manifest {
     }
 
     pub(crate) fn parse(yaml: &str) -> Result<Self> {
-        let document: Value = serde_saphyr::from_str(yaml).context("not YAML")?;
-        let patches =
-            document.pointer("/spec/configPatches").and_then(Value::as_array).context("no spec.configPatches")?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).context("not YAML")?;
         let mut manifest = Self { extensions: Vec::new(), first_filters: Vec::new(), listeners: Vec::new() };
-        for patch in patches {
-            let field = |pointer: &str| patch.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            let value = patch.pointer("/patch/value").cloned().context("a patch without value")?;
-            ensure!(field("/match/context") == "GATEWAY", "a patch outside the context GATEWAY");
-            match (field("/applyTo"), field("/patch/operation")) {
-                ("EXTENSION_CONFIG", "ADD") => manifest.extensions.push(value),
-                ("LISTENER", "ADD") => manifest.listeners.push(value),
-                ("HTTP_FILTER", "INSERT_FIRST") => {
-                    let to = field("/match/listener/filterChain/filter/name");
-                    ensure!(to == HTTP_CONNECTION_MANAGER, "INSERT_FIRST into {to:?}, which this lab does not do");
-                    manifest.first_filters.push(value);
+        for document in &documents {
+            match document.get("kind").and_then(Value::as_str) {
+                Some("WasmPlugin") => {
+                    manifest.extensions.push(wasm_plugin::extension(document)?);
+                    manifest.first_filters.push(wasm_plugin::filter(document)?);
                 }
-                (apply_to, operation) => bail!("the lab does not know the patch {apply_to} {operation}"),
+                _ => manifest.add(document)?,
             }
         }
         Ok(manifest)
     }
 
-    /// Applies the patches to the gateway's one traffic listener. Like istiod, HTTP_FILTER patches reach the listeners
+    /// Sorts the patches of an EnvoyFilter in.
+    fn add(&mut self, document: &Value) -> Result<()> {
+        let patches = document.pointer("/spec/configPatches").and_then(Value::as_array);
+        for patch in patches.context("no spec.configPatches")? {
+            let field = |pointer: &str| patch.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let value = patch.pointer("/patch/value").cloned().context("a patch without value")?;
+            ensure!(field("/match/context") == "GATEWAY", "a patch outside the context GATEWAY");
+            match (field("/applyTo"), field("/patch/operation")) {
+                ("EXTENSION_CONFIG", "ADD") => self.extensions.push(value),
+                ("LISTENER", "ADD") => self.listeners.push(value),
+                ("HTTP_FILTER", "INSERT_FIRST") => {
+                    let to = field("/match/listener/filterChain/filter/name");
+                    ensure!(to == HTTP_CONNECTION_MANAGER, "INSERT_FIRST into {to:?}, which this lab does not do");
+                    self.first_filters.push(value);
+                }
+                (apply_to, operation) => bail!("the lab does not know the patch {apply_to} {operation}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the patches to the gateway's own listeners. Like istiod, HTTP_FILTER patches reach the listeners
     /// that were there before, not the ones that this file adds.
     pub(crate) fn resolve(
         self,
-        mut traffic: Value,
+        mut listeners: Vec<Value>,
         module: &Path,
         dir: &Path,
         overrides: &Overrides,
@@ -90,12 +110,14 @@ impl Manifest {
         if !overrides.without_count {
             for mut filter in self.first_filters {
                 read_from_files(&mut filter, dir)?;
-                insert_first(&mut traffic, &filter)?;
+                insert_first(&mut listeners, &filter)?;
             }
         }
-        let mut listeners = vec![traffic];
         for mut listener in self.listeners {
             ensure!(read_from_files(&mut listener, dir)? > 0, "an added listener discovers no filter");
+            if let Some(path) = listener.pointer_mut("/address/pipe/path") {
+                *path = json!(dir.join(SOCKET));
+            }
             listener
                 .as_object_mut()
                 .context("a listener is not a mapping")?
@@ -105,6 +127,7 @@ impl Manifest {
         let mut extensions = Vec::new();
         for mut extension in self.extensions {
             let name = extension.get("name").and_then(Value::as_str).context("an extension without name")?.to_owned();
+            agent::pull(&mut extension)?;
             *at(&mut extension, "/typed_config/config/vm_config/code/local/filename")? = json!(module);
             let other = if name.ends_with("gate") { &overrides.gate } else { &overrides.count };
             if let Some(configuration) = other {
@@ -122,7 +145,7 @@ impl Manifest {
 
 /// The file of an extension configuration.
 pub(crate) fn extension_file(name: &str) -> String {
-    format!("ecds-{name}.json")
+    format!("ecds-{}.json", name.replace('/', "_"))
 }
 
 pub(crate) fn at<'a>(value: &'a mut Value, pointer: &str) -> Result<&'a mut Value> {
@@ -156,16 +179,18 @@ fn read_from_files(value: &mut Value, dir: &Path) -> Result<usize> {
     Ok(found)
 }
 
-fn insert_first(listener: &mut Value, filter: &Value) -> Result<()> {
+fn insert_first(listeners: &mut [Value], filter: &Value) -> Result<()> {
     let mut inserted = 0;
-    let chains = at(listener, "/filter_chains")?.as_array_mut().context("filter_chains is not a list")?;
-    for chain in chains {
-        let filters = at(chain, "/filters")?.as_array_mut().context("filters is not a list")?;
-        for network in filters {
-            if network.get("name").and_then(Value::as_str) == Some(HTTP_CONNECTION_MANAGER) {
-                let http = at(network, "/typed_config/http_filters")?;
-                http.as_array_mut().context("http_filters is not a list")?.insert(0, filter.clone());
-                inserted += 1;
+    for listener in listeners {
+        let chains = at(listener, "/filter_chains")?.as_array_mut().context("filter_chains is not a list")?;
+        for chain in chains {
+            let filters = at(chain, "/filters")?.as_array_mut().context("filters is not a list")?;
+            for network in filters {
+                if network.get("name").and_then(Value::as_str) == Some(HTTP_CONNECTION_MANAGER) {
+                    let http = at(network, "/typed_config/http_filters")?;
+                    http.as_array_mut().context("http_filters is not a list")?.insert(0, filter.clone());
+                    inserted += 1;
+                }
             }
         }
     }
@@ -189,7 +214,7 @@ mod tests {
     }
 
     fn resolve(overrides: &Overrides) -> Resolved {
-        shipped().1.resolve(traffic(), Path::new("/m.wasm"), Path::new("/run"), overrides).unwrap()
+        shipped().1.resolve(vec![traffic()], Path::new("/m.wasm"), Path::new("/run"), overrides).unwrap()
     }
 
     #[test]
@@ -247,5 +272,45 @@ mod tests {
     fn a_patch_that_the_lab_does_not_know_is_refused() {
         let yaml = "spec: {configPatches: [{applyTo: CLUSTER, match: {context: GATEWAY}, patch: {operation: MERGE, value: {}}}]}";
         assert!(Manifest::parse(yaml).unwrap_err().to_string().contains("CLUSTER MERGE"));
+    }
+
+    fn variant(name: &str) -> Resolved {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../deploy/variants/{name}.yaml"));
+        let manifest = Manifest::read(&path).unwrap();
+        manifest.resolve(vec![traffic()], Path::new("/m.wasm"), Path::new("/run"), &Overrides::default()).unwrap()
+    }
+
+    #[test]
+    fn a_pulled_module_is_to_envoy_the_same_as_one_from_a_file() {
+        let (main, pulled) = (resolve(&Overrides::default()), variant("oci"));
+        assert_eq!((main.listeners, main.extensions), (pulled.listeners, pulled.extensions));
+    }
+
+    #[test]
+    fn a_variant_differs_from_the_main_file_in_one_listener_alone() {
+        let main = resolve(&Overrides::default());
+        for (name, other, at) in [
+            ("dual-stack", 1, "/address/socket_address"),
+            ("proxy-protocol", 1, "/listener_filters"),
+            ("unix-socket", 2, "/address/pipe"),
+        ] {
+            let variant = variant(name);
+            assert_eq!(main.extensions, variant.extensions, "{name}");
+            let differ = |number: &usize| main.listeners[*number] != variant.listeners[*number];
+            assert_eq!((0..3).filter(differ).collect::<Vec<_>>(), [other], "{name}");
+            assert!(variant.listeners[other].pointer(at).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn beside_a_wasm_plugin_nobody_names_a_vm_and_the_roles_still_have_one_each() {
+        let variant = variant("wasmplugin");
+        let vm = |extension: &Value| extension["typed_config"]["config"]["vm_config"].clone();
+        let vms: Vec<Value> = variant.extensions.iter().map(|(_, extension)| vm(extension)).collect();
+        assert_eq!(vms.len(), 2);
+        assert!(vms.iter().all(|vm| vm.get("vm_id").is_none()), "{vms:?}");
+        assert_ne!(vms[0].get("configuration"), vms[1].get("configuration"));
+        let counting = &variant.listeners[0]["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"][0];
+        assert!(variant.extensions.iter().any(|(name, _)| counting["name"] == *name));
     }
 }

@@ -226,8 +226,14 @@ pub(crate) fn softclose_pre_stop(pod: &Pod, grace: Duration) -> Result<Command> 
     command.env_clear();
     // Outside a container the first process is not the pod's, and its output is none of ours.
     command.args(["prestop", "--log-also", "none", "--grace", &format!("{}s", grace.as_secs())]);
-    for (flag, at) in [("--admin", pod.admin()), ("--control", pod.control()), ("--agent", pod.agent())] {
-        command.args([flag, &at.to_string()]);
+    let control = match &pod.socket {
+        Some(path) => format!("unix:{}", path.display()),
+        None => pod.control().to_string(),
+    };
+    for (flag, at) in
+        [("--admin", pod.admin().to_string()), ("--control", control), ("--agent", pod.agent().to_string())]
+    {
+        command.args([flag, &at]);
     }
     pod.site.place(&mut command);
     Ok(command)

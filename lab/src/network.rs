@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -105,6 +106,8 @@ pub(crate) struct Pod {
     pub(crate) inside: IpAddr,
     /// Where others find it: traffic, health, status.
     pub(crate) outside: IpAddr,
+    /// Where its control listener is instead, if it is not at a port.
+    pub(crate) socket: Option<PathBuf>,
     /// Whether other pods are on the same machine, so that none may listen on all of its addresses.
     pub(crate) shares_machine: bool,
 }
@@ -188,11 +191,25 @@ impl Network {
             Self::Loopback => {
                 // The first pod's address is that of the shipped configuration.
                 let address = loopback(if number == 0 { 1 } else { 20 + number });
-                Pod { name, site: Site::default(), inside: address, outside: address, shares_machine: false }
+                Pod {
+                    name,
+                    site: Site::default(),
+                    inside: address,
+                    outside: address,
+                    socket: None,
+                    shares_machine: false,
+                }
             }
             Self::Namespaces(namespaces) => {
                 let host = namespaces.host(&pod_machine(number));
-                Pod { name, site: host.site, inside: loopback(1), outside: host.address, shares_machine: false }
+                Pod {
+                    name,
+                    site: host.site,
+                    inside: loopback(1),
+                    outside: host.address,
+                    socket: None,
+                    shares_machine: false,
+                }
             }
         }
     }

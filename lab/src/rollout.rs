@@ -115,7 +115,8 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> Result<Record> {
 
 async fn play(plan: &Plan, dir: &Path) -> Result<Record> {
     let times = plan.scenario.scale(&plan.scale)?.clone();
-    let options = run::options(plan.mode, &times, plan.concurrency);
+    let mut options = run::options(plan.mode, &times, plan.concurrency);
+    options.overrides.deployed = plan.deployed;
     let network = &plan.network;
     network.is_free().await?;
     let backend = Backend::start(network.application())?;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Visit;
 use crate::curl::{Client, Outcome, Protocol};
+use crate::deployed::Deployed;
 use crate::evidence::{self, Leaving, Verdict, Watcher};
 use crate::foreign::{CURL, ENVOY, HAPROXY};
 use crate::ground::{Answers, Ground, Options};
@@ -36,6 +37,7 @@ pub(crate) struct Plan {
     pub(crate) nlb_lag: Duration,
     pub(crate) protocols: Vec<Protocol>,
     pub(crate) concurrency: u16,
+    pub(crate) deployed: Deployed,
     /// Which of several runs, from 1: it decides the phase of the balancer's checks.
     pub(crate) number: u32,
     /// Tell the story while it happens.
@@ -87,7 +89,9 @@ pub(crate) async fn run(plan: &Plan, dir: &Path) -> Result<Record> {
 
 async fn play(plan: &Plan, dir: &Path) -> Result<Record> {
     let times = plan.scenario.scale(&plan.scale)?.clone();
-    let mut ground = Ground::on(&plan.network, dir, &options(plan.mode, &times, plan.concurrency)).await?;
+    let mut options = options(plan.mode, &times, plan.concurrency);
+    options.overrides.deployed = plan.deployed;
+    let mut ground = Ground::on(&plan.network, dir, &options).await?;
     let (pod, api) = (ground.gateway.pod.clone(), ground.api());
     diagnostics::collect(&pod, api, dir, "before").await;
     let played = scene(plan, times, &mut ground, dir).await;

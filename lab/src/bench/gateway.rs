@@ -196,7 +196,7 @@ impl Plan {
         std::fs::create_dir_all(&dir)?;
         let module = self.module.as_deref().context("a Wasm listener without a module")?;
         let manifest = Manifest::read(&topology::root()?.join("envoyfilter.yaml"))?;
-        let resolved = manifest.resolve(listener, module, &dir, &Overrides::default())?;
+        let resolved = manifest.resolve(vec![listener], module, &dir, &Overrides::default())?;
         for (name, mut extension) in resolved.extensions {
             if self.variant == Variant::AllExports {
                 // Apart from the shipped module's shared data, as it would be in a gateway of its own.

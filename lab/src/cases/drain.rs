@@ -145,6 +145,11 @@ pub(crate) async fn http_10_probes(scene: &mut Scene) -> Result<()> {
 pub(crate) async fn proxy_protocol(scene: &mut Scene) -> Result<()> {
     let overrides = Overrides { listeners: vec![proxy_on_health], ..Overrides::default() };
     scene.start(Options { overrides, ..Options::default() }).await?;
+    proxy_headers(scene).await
+}
+
+/// Checks with and without a PROXY header are answered.
+pub(super) async fn proxy_headers(scene: &mut Scene) -> Result<()> {
     let request = b"GET /health_check.html HTTP/1.1\r\nhost: x\r\n\r\n";
     let v2 = |command: u8, family: u8, block: &[u8]| {
         let mut bytes = b"\r\n\r\n\0\r\nQUIT\n".to_vec();

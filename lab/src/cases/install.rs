@@ -1,4 +1,5 @@
-//! The order of installation: whatever comes first, filters or module, traffic is answered.
+//! Installation, update and removal: whatever comes first, filters, extensions or module, and whatever is replaced, traffic is
+//! answered.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::envoy::{self, Admin};
 use crate::gate::{Held, health_word};
 use crate::ground::{self, Options};
 use crate::http::Client;
-use crate::manifest::{Overrides, at, extension_file};
+use crate::manifest::{Overrides, agent, at, extension_file};
 use crate::network::{Network, Pod};
 use crate::{topology, wait};
 
@@ -26,13 +27,7 @@ pub(crate) async fn module_later(scene: &mut Scene) -> Result<()> {
         Overrides { module: Some(module.clone()), listeners: vec![nothing_of_ours], ..Overrides::default() };
     scene.start_without_gate(Options { overrides, ..Options::default() }).await?;
     // As over ADS: the listeners come before the extensions that they name.
-    let mut extensions = Vec::new();
-    for extension in EXTENSIONS {
-        envoy::push(&scene.dir, &extension_file(extension), |resources| {
-            extensions.push(std::mem::replace(resources, json!([])));
-            Ok(())
-        })?;
-    }
+    let mut extensions = withheld(scene)?;
     let with = listeners_with_ours(scene, &module)?;
     put_listeners(scene, &with)?;
     let unanswered = |port: u16| async move {
@@ -146,6 +141,158 @@ pub(crate) async fn filters_later(scene: &mut Scene) -> Result<()> {
     put_listeners(scene, &with)?;
     answers_without_a_loss(scene).await?;
     counts_and_drains(scene).await
+}
+
+/// Listeners and module first, the extensions that they name late, as when istiod answers one subscription before the other.
+pub(crate) async fn extensions_later(scene: &mut Scene) -> Result<()> {
+    let overrides = Overrides { listeners: vec![nothing_of_ours], ..Overrides::default() };
+    scene.start_without_gate(Options { overrides, ..Options::default() }).await?;
+    let extensions = withheld(scene)?;
+    let with = listeners_with_ours(scene, &topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?)?;
+    put_listeners(scene, &with)?;
+    let unanswered = async || (scene.health().await == "503 (no state)").then_some(());
+    wait::until("health stands, without the gate", LIMIT, unanswered).await?;
+    flows(scene, "no extension yet").await;
+    for (extension, resources) in EXTENSIONS.iter().zip(&extensions) {
+        put_extension(scene, extension, resources)?;
+    }
+    answers_without_a_loss(scene).await?;
+    counts_and_drains(scene).await
+}
+
+/// The extensions that the files hold, taken out of them.
+fn withheld(scene: &Scene) -> Result<Vec<Value>> {
+    let mut extensions = Vec::new();
+    for extension in EXTENSIONS {
+        envoy::push(&scene.dir, &extension_file(extension), |resources| {
+            extensions.push(std::mem::replace(resources, json!([])));
+            Ok(())
+        })?;
+    }
+    Ok(extensions)
+}
+
+/// The agent cannot pull the counting module: its stand-in lets all pass, nobody counts, and no drain takes that for idle.
+pub(crate) async fn stand_in_for_count(scene: &mut Scene) -> Result<()> {
+    scene.start(Options::default()).await?;
+    let held = Held::start(scene.ground()?, 2, 60.0).await?;
+    scene.counts(2, "held before").await?;
+    let original = replaced_by_stand_in(scene, "softclose-count").await?;
+    flows(scene, "the stand-in counts").await;
+    let word = scene.health().await;
+    scene.check(word == "200 OPEN", "health is the gate's", word);
+    scene.gate.command("/drain?settle_ms=0&deadline_ms=20000").await?;
+    let distrusted = async || {
+        let status = scene.gate.status().await.ok()?;
+        (field(&status, "/distrust") != "null").then_some(status)
+    };
+    let status = wait::until("the drain is distrusted", LIMIT, distrusted).await?;
+    let word = scene.health().await;
+    let seen = format!("{word}, {}", field(&status, "/distrust/reason"));
+    scene.check(word == "200 DRAINING", "nobody counts is not idle: the drain is distrusted, health stays 200", seen);
+    taken(scene, "softclose-count", &original).await?;
+    flows(scene, "the module again").await;
+    drop(held);
+    Ok(())
+}
+
+/// The agent cannot pull the gate's module: its stand-in denies on health and control, and traffic never sees it. The preStop
+/// command goes by Envoy's own counters then.
+pub(crate) async fn stand_in_for_gate(scene: &mut Scene) -> Result<()> {
+    scene.start(Options::default()).await?;
+    let original = replaced_by_stand_in(scene, "softclose-gate").await?;
+    let denied = async || (scene.health().await == "403 (no state)").then_some(());
+    let seen = wait::until("health is denied", LIMIT, denied).await;
+    scene.check(seen.is_ok(), "health is 403, never taken for the gate's answer", scene.health().await);
+    flows(scene, "the stand-in answers health").await;
+    taken(scene, "softclose-gate", &original).await?;
+    answers_without_a_loss(scene).await?;
+    let _again = replaced_by_stand_in(scene, "softclose-gate").await?;
+    let mut hook = scene.pre_stop("prestop", Duration::from_secs(30))?;
+    let code = hook.exit(Duration::from_secs(40)).await.and_then(|status| status.code());
+    let words = crate::process::last_words(&scene.said("prestop"));
+    scene.check(code == Some(12), "the preStop command falls back on Envoy's counters", format!("{code:?}: {words}"));
+    Ok(())
+}
+
+/// Replaces an extension as the agent would where it cannot pull; gives what was there.
+async fn replaced_by_stand_in(scene: &mut Scene, extension: &str) -> Result<Value> {
+    let mut original = extension_of(scene, extension)?;
+    let stand_in = json!([agent::stand_in(at(&mut original, "/0")?)]);
+    taken(scene, extension, &stand_in).await?;
+    Ok(original)
+}
+
+/// Delivers an extension and waits until Envoy has taken it.
+async fn taken(scene: &mut Scene, extension: &str, resources: &Value) -> Result<()> {
+    let admin = Admin::new();
+    let before = admin.extension_pushes(extension).await.map_err(anyhow::Error::msg)?;
+    put_extension(scene, extension, resources)?;
+    let moved = async || admin.extension_pushes(extension).await.ok().filter(|now| *now != before);
+    let after = wait::until("Envoy has read the extension", LIMIT, moved).await?;
+    scene.check(after.0 > before.0 && after.1 == before.1, format!("{extension} is taken"), format!("{after:?}"));
+    Ok(())
+}
+
+/// The EnvoyFilter is deleted under a running gateway, which is not how it is meant to go: traffic goes on, what was in flight on the
+/// old listener ends within Envoy's drain time, and health goes away as if the pod had.
+pub(crate) async fn filters_removed(scene: &mut Scene) -> Result<()> {
+    scene.start(Options::default()).await?;
+    let client = Client::new(topology::OPERATOR, Duration::from_secs(30));
+    let slow = tokio::spawn(async move { client.get(topology::local(topology::TRAFFIC), "/sleep?seconds=3").await });
+    scene.counts(1, "in flight").await?;
+    envoy::push(&scene.dir, envoy::LISTENERS_FILE, nothing_of_ours)?;
+    let mut requests = 0;
+    let gone = async || {
+        let (good, bad) = fresh_requests(5).await;
+        requests += good;
+        if !bad.is_empty() {
+            return Some(Err(anyhow::anyhow!("not all were answered 200: {bad:?}")));
+        }
+        (scene.health().await == "refused").then_some(Ok(()))
+    };
+    wait::until("health is gone", LIMIT, gone).await??;
+    scene.check(true, "health goes away, traffic is answered 200 meanwhile", format!("{requests} x 200"));
+    let status = slow.await?.map(|answer| answer.status);
+    scene.check(matches!(status, Ok(200)), "the request in flight ends well", format!("{status:?}"));
+    flows(scene, "without softclose").await;
+    Ok(())
+}
+
+/// Another build of the module for both roles, and back: the way of a release that is taken back. Nothing is lost, nothing flips,
+/// and a drain afterwards counts what began on either build.
+pub(crate) async fn updated_and_rolled_back(scene: &mut Scene) -> Result<()> {
+    scene.start(Options::default()).await?;
+    let first = Held::start(scene.ground()?, 2, 60.0).await?;
+    let planted = topology::artifact("SOFTCLOSE_WASM_PLANTED", "softclose-planted.wasm")?;
+    let shipped = topology::artifact("SOFTCLOSE_WASM", "softclose.wasm")?;
+    let mut held = Vec::new();
+    for (name, module) in [("the other build", planted), ("the first build again", shipped)] {
+        for extension in EXTENSIONS {
+            let mut resources = extension_of(scene, extension)?;
+            *at(&mut resources, "/0/typed_config/config/vm_config/code/local/filename")? = json!(module);
+            taken(scene, extension, &resources).await?;
+        }
+        flows(scene, name).await;
+        answers_without_a_loss(scene).await?;
+        held.push(Held::start(scene.ground()?, 2, 60.0).await?);
+    }
+    scene.counts(6, "begun on three builds").await?;
+    scene.gate.command("/drain?settle_ms=0&deadline_ms=60000").await?;
+    drop(held);
+    scene.counts(2, "those of the first build").await?;
+    let word = scene.health().await;
+    scene.check(word == "200 DRAINING", "still waited for", word);
+    drop(first);
+    let document = scene.reaches("CLOSING", Duration::from_secs(5), "all ended").await?;
+    scene.check(field(&document, "/verdict") == "\"clean\"", "clean", field(&document, "/verdict"));
+    Ok(())
+}
+
+fn extension_of(scene: &Scene, extension: &str) -> Result<Value> {
+    let text = std::fs::read_to_string(scene.dir.join(extension_file(extension)))?;
+    let response: Value = serde_json::from_str(&text)?;
+    response.get("resources").cloned().context("no resources")
 }
 
 fn nothing_of_ours(listeners: &mut Value) -> Result<()> {
