@@ -75,7 +75,7 @@ pub(crate) enum Place {
     Leaving,
     /// On a pod that stayed.
     Staying,
-    /// The balancer had no server for it.
+    /// The balancer had no server for it, or none that took its connection (`SC` in HAProxy's log).
     NoServer,
     /// Sent back by a pod that left, and the balancer passed that on. Nothing of it was begun, so nothing was cut.
     Refused,
@@ -150,6 +150,7 @@ impl Lost {
         let place = match pod {
             _ if fate.status == TOO_EARLY && fate.error.is_none() => Place::Refused,
             Some(NO_SERVER) => Place::NoServer,
+            _ if logged.as_ref().is_some_and(|logged| logged.state.starts_with("SC")) => Place::NoServer,
             Some(pod) if leaves(pod).is_none() => Place::Staying,
             Some(_) | None => Place::Leaving,
         };
