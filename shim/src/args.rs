@@ -5,6 +5,7 @@ mod help;
 mod tests;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
@@ -13,6 +14,7 @@ use softclose_fsm::{FieldError, Plan, Preset};
 
 use crate::address::{self, Address};
 use crate::duration::{self, millis};
+use crate::install::Install;
 use crate::log::Form;
 
 /// What the command line comes to.
@@ -33,6 +35,8 @@ pub(crate) enum Command {
     Prestop(Box<Options>),
     /// One call of the control listener.
     Call(Call),
+    /// Put binary and module into a directory.
+    Install(Install),
     /// Say the version.
     Version,
 }
@@ -120,6 +124,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     };
     if command == "prestop" {
         return Parsed::Run(Command::Prestop(Box::new(Options::of(flags, errors))));
+    }
+    if command == "install" {
+        return match install(flags, errors) {
+            Ok(install) => Parsed::Run(Command::Install(install)),
+            Err(errors) => Parsed::Usage(errors),
+        };
     }
     match call(&command, flags, errors) {
         Ok(Some(call)) => Parsed::Run(Command::Call(call)),
@@ -255,6 +265,21 @@ impl Options {
         };
         flags.finish(&mut errors);
         Self { errors, ..options }
+    }
+}
+
+fn install(mut flags: Flags, mut errors: Vec<String>) -> Result<Install, Vec<String>> {
+    let to = flags.take("to").filter(|to| !to.is_empty()).map(PathBuf::from);
+    let module = flags.take("module").map(PathBuf::from);
+    flags.finish(&mut errors);
+    match to {
+        Some(to) if errors.is_empty() => Ok(Install { to, module }),
+        Some(_) => Err(errors),
+        None => {
+            errors
+                .push("--to: is missing; the directory that both containers mount, as --to /opt/softclose".to_owned());
+            Err(errors)
+        }
     }
 }
 

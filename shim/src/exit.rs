@@ -23,8 +23,20 @@ pub(crate) const ENVOY_GONE: u8 = 16;
 pub(crate) const BUDGET_SPENT: u8 = 17;
 /// The arguments were not understood: `EX_USAGE` of sysexits(3).
 pub(crate) const USAGE: u8 = 64;
+/// `install` cannot read the module, or itself: `EX_NOINPUT` of sysexits(3).
+pub(crate) const NO_SOURCE: u8 = 66;
 /// A command did not reach the gate: `EX_UNAVAILABLE` of sysexits(3).
 pub(crate) const UNAVAILABLE: u8 = 69;
+/// `install` found no room for the files.
+pub(crate) const NO_SPACE: u8 = 72;
+/// `install` may not write into the directory, or there is none: `EX_CANTCREAT` of sysexits(3).
+pub(crate) const NO_DIRECTORY: u8 = 73;
+/// `install` could not write for another reason: `EX_IOERR` of sysexits(3).
+pub(crate) const IO: u8 = 74;
+/// Another `install` is at work there and does not end: `EX_TEMPFAIL` of sysexits(3).
+pub(crate) const BUSY: u8 = 75;
+/// The installed copy does not run where it is: a shell's code for what cannot be executed.
+pub(crate) const NOT_RUNNABLE: u8 = 126;
 
 /// What `prestop` may end with, for `--help`.
 pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
@@ -49,4 +61,16 @@ pub(crate) const OF_COMMANDS: [(u8, &str); 4] = [
     (REFUSED, "refused; the reason is printed"),
     (USAGE, "the arguments were not understood; nothing was done"),
     (UNAVAILABLE, "the control listener did not answer, or what answered is not softclose"),
+];
+
+/// What `install` may end with.
+pub(crate) const OF_INSTALL: [(u8, &str); 8] = [
+    (CLEAN, "binary and module are in place, and the binary runs there"),
+    (USAGE, "the arguments were not understood; nothing was done"),
+    (NO_SOURCE, "the module, or the binary itself, cannot be read"),
+    (NO_SPACE, "there is no room in the directory"),
+    (NO_DIRECTORY, "the directory is not there, or this user may not write into it"),
+    (IO, "writing failed otherwise"),
+    (BUSY, "another install is at work there and does not end"),
+    (NOT_RUNNABLE, "the copy does not run there: a volume mounted noexec, or another architecture"),
 ];

@@ -2,10 +2,11 @@
 //!
 //! * [`prestop`] is the whole way out: Envoy's drain, the gate's drain, the wait, the agent, the exit code.
 //! * [`commands`] are the single calls.
+//! * [`install`] puts binary and module where the gateway's container finds them.
 //! * [`control`] and [`admin`] say what is asked of softclose's filter and of Envoy; [`http`] carries it.
 //!
 //! Deliberately absent: threads, an async runtime, name resolution, TLS, signals, any file but standard output and its
-//! copy, any need for a shell, a libc, a home directory or a writable disk.
+//! copy (and what [`install`] copies), any need for a shell, a libc, a home directory or, but there, a writable disk.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -18,6 +19,7 @@ mod counters;
 mod duration;
 mod exit;
 mod http;
+mod install;
 mod log;
 mod outcome;
 mod prestop;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         }
         Parsed::Run(Command::Prestop(options)) => prestop::run(*options),
         Parsed::Run(Command::Call(call)) => commands::run(&call),
+        Parsed::Run(Command::Install(install)) => install::run(&install),
         Parsed::Run(Command::Version) => {
             print(concat!("softclose ", env!("CARGO_PKG_VERSION"), "\n"));
             exit::CLEAN

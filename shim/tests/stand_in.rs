@@ -1,6 +1,7 @@
 //! Stand-ins for everything that the command talks to, and the command itself.
 
 mod envoy;
+mod folder;
 mod gate;
 mod server;
 
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use envoy::{Admin, Agent};
+pub(crate) use folder::{Folder, chmod, mode, names};
 pub(crate) use gate::Gate;
 pub(crate) use server::{Reply, Server};
 
@@ -61,13 +63,13 @@ pub(crate) struct Ended {
 impl Running {
     pub(crate) fn start(args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softclose"));
-        command
-            .args(args)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.args(args);
+        Self::of(command)
+    }
+
+    /// The same, started otherwise.
+    pub(crate) fn of(mut command: Command) -> Self {
+        command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self { child: command.spawn().unwrap(), start: Instant::now() }
     }
 

@@ -10,6 +10,7 @@ mod commands;
 mod distrust;
 mod fallback;
 mod faults;
+mod install;
 mod log;
 mod presets;
 mod prestop;

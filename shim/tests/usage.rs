@@ -29,7 +29,7 @@ fn a_command_that_is_not_one_is_64_and_nothing_happens() {
 #[test]
 fn help_is_as_the_golden_file_says() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/shim/help.txt");
-    let commands = ["", "prestop", "drain", "close-lb", "close", "reopen", "status", "wait", "version"];
+    let commands = ["", "prestop", "drain", "close-lb", "close", "reopen", "status", "wait", "install", "version"];
     let mut text = String::new();
     for command in commands {
         let args: Vec<&str> = [command, "--help"].into_iter().filter(|arg| !arg.is_empty()).collect();

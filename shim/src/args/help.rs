@@ -15,11 +15,12 @@ usage: softclose COMMAND [FLAGS]
   reopen     stay after all
   status     where the gate stands
   wait       until the gate is that far
+  install    puts this binary and the module into a directory, for an initContainer
   version    the version
 
 softclose COMMAND --help says more of each. The commands talk to softclose's control listener in the same pod.
 
-exit codes (those of prestop: softclose prestop --help):
+exit codes (prestop and install have their own, see their --help):
 {}",
         table(&exit::OF_COMMANDS)
     )
@@ -36,6 +37,7 @@ pub(super) fn of(command: &str) -> Option<String> {
         "reopen" => format!("{REOPEN}{CONTROL_FLAG}\nexit codes:\n{codes}"),
         "status" => format!("{STATUS}{CONTROL_FLAG}\nexit codes:\n{codes}"),
         "wait" => format!("{WAIT}{CONTROL_FLAG}\nexit codes:\n{codes}"),
+        "install" => format!("{INSTALL}\nexit codes:\n{}{INSTALL_EXAMPLE}", table(&exit::OF_INSTALL)),
         "version" => "usage: softclose version\n\nPrints the version of this binary.\n".to_owned(),
         _ => return None,
     };
@@ -179,6 +181,34 @@ Waits until the balancer was told (closing) or the pod may leave (exit). Refused
 flags:
   --for closing|exit    what to wait for                                                (closing)
   --timeout DURATION    how long; ends with 69 after that                               (15s)
+";
+
+const INSTALL: &str = "\
+usage: softclose install --to DIR [--module PATH]
+
+Copies this binary (DIR/softclose, 0555) and the module (DIR/softclose.wasm, 0444), and runs the copy once where it is. A
+file gets its name when it is whole: who reads or runs the old one goes on with it. What is there already with the same
+bytes is left alone, so it may run again, as any user, and twice at once.
+
+flags:
+  --to DIR              a directory on a volume that the gateway's container mounts too; it is not created
+  --module PATH         the module                                                      (softclose.wasm beside this binary)
+";
+
+const INSTALL_EXAMPLE: &str = "
+example, in the gateway's Deployment:
+
+  initContainers:
+  - name: softclose
+    image: REGISTRY/softclose:TAG
+    args: [install, --to, /opt/softclose]
+    volumeMounts: [{name: softclose, mountPath: /opt/softclose}]
+  containers:
+  - name: istio-proxy
+    volumeMounts: [{name: softclose, mountPath: /opt/softclose, readOnly: true}]
+  volumes:
+  - name: softclose
+    emptyDir: {}
 ";
 
 const CONTROL_FLAG: &str =
