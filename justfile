@@ -158,6 +158,18 @@ _build-shim target:
     @rustup target list --installed | grep -qx {{target}} || rustup target add {{target}}
     cargo build {{nameless}} --profile shim --target {{target}} -p softclose
 
+# Both images as OCI layouts: dist/images/softclose (amd64 and arm64) and dist/images/softclose-wasm; prints their digests
+images to="dist/images": build-filter (_build-shim "x86_64-unknown-linux-musl") (_build-shim "aarch64-unknown-linux-musl")
+    cargo run -q --release -p softclose-package -- images --to {{to}} --module dist/softclose.wasm \
+        --binary amd64=target/x86_64-unknown-linux-musl/shim/softclose \
+        --binary arm64=target/aarch64-unknown-linux-musl/shim/softclose \
+        --revision "$(git describe --always --abbrev=40 --exclude '*' --dirty=-modified)"
+
+# Uploads the images as REF and REF-wasm, unchanged: just push registry.example/team/softclose:0.1.0 [skopeo's flags]
+push ref *flags: images
+    skopeo copy --all --preserve-digests {{flags}} oci:dist/images/softclose docker://{{ref}}
+    skopeo copy --preserve-digests {{flags}} oci:dist/images/softclose-wasm docker://{{ref}}-wasm
+
 # What is shipped stays small and self-contained, and the module asks of its host what it always has
 size-check:
     stat -c '%n %s bytes' dist/softclose dist/softclose.wasm

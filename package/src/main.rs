@@ -1,5 +1,6 @@
 //! Makes what is shipped out of what the compiler gives.
 
+mod image;
 mod interface;
 mod names;
 mod trim;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use crate::image::Images;
 use crate::names::Names;
 
 /// Makes what is shipped out of what the compiler gives.
@@ -40,6 +42,8 @@ enum Command {
         /// The module
         module: PathBuf,
     },
+    /// Lays out the images as directories that skopeo uploads; the same inputs always give the same bytes
+    Images(Images),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +64,7 @@ fn run(command: Command) -> Result<()> {
             std::fs::write(&output, &after).with_context(|| format!("cannot write {}", output.display()))?;
             println!("{}: {} bytes, trimmed from {}", output.display(), after.len(), before.len());
         }
+        Command::Images(images) => image::lay_out(&images)?,
         Command::List { module } => {
             let bytes = read(&module)?;
             print!("{}", interface::list(&bytes).with_context(|| format!("in {}", module.display()))?);
