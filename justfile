@@ -29,10 +29,10 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit render-check build size-check test-wasm test-shim lab-test lab-stories lab-busy lab-istio lab-cases lab-chaos; do
+    for step in fmt-check lint doc test-unit render-check build size-check images-test test-wasm test-shim lab-test lab-stories lab-busy lab-istio lab-cases lab-chaos; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
-        report+=$(printf '%6s s  %-10s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
+        report+=$(printf '%6s s  %-12s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
     done
     printf '\n%s%s passed, %s failed\n' "$report" "$passed" "$failed"
     exit $((failed > 0))
@@ -169,6 +169,22 @@ images to="dist/images": build-filter (_build-shim "x86_64-unknown-linux-musl") 
 push ref *flags: images
     skopeo copy --all --preserve-digests {{flags}} oci:dist/images/softclose docker://{{ref}}
     skopeo copy --preserve-digests {{flags}} oci:dist/images/softclose-wasm docker://{{ref}}-wasm
+
+# The images by way of a real registry on loopback: pushed, pulled back, compared, and read as Istio's agent reads them
+images-test: images _registry
+    REGISTRY_BIN="${REGISTRY_BIN:-$PWD/.tools/registry/usr/bin/docker-registry}" cargo test -p softclose-package --test images -- --ignored
+
+# skopeo, and Debian's docker-registry unpacked rather than installed: as a package it would start a service
+_registry:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    command -v skopeo >/dev/null || { [ "$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y --no-install-recommends skopeo >/dev/null; } ||
+        { echo "images-test: as root, once: apt-get install skopeo" >&2; exit 69; }
+    [ -x .tools/registry/usr/bin/docker-registry ] || [ -n "${REGISTRY_BIN:-}" ] || {
+        mkdir -p .tools/registry && cd .tools/registry
+        apt-get -qq download docker-registry || { echo "images-test: apt-get cannot download docker-registry; REGISTRY_BIN names another" >&2; exit 69; }
+        dpkg -x docker-registry_*.deb .
+    }
 
 # What is shipped stays small and self-contained, and the module asks of its host what it always has
 size-check:

@@ -2,9 +2,11 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "clippy.toml relaxes test functions, not their helpers"
 )]
 
 mod agent;
 mod layouts;
+mod registry;
 mod store;
