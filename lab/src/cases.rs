@@ -16,6 +16,7 @@ mod pushes;
 pub(crate) mod scene;
 mod streams;
 pub(crate) mod traps;
+mod verify;
 mod window;
 mod wire;
 
@@ -112,6 +113,8 @@ const CASES: &[Case<()>] = &[
     case!("R28-push-listener", QUICK, pushes::listener),
     case!("R56-module-later", QUICK, install::module_later),
     case!("R56-filters-later", QUICK, install::filters_later),
+    case!("verify-shipped", QUICK, verify::shipped),
+    case!("verify-lacking", QUICK, verify::lacking),
     case!("R56-extensions-later", FULL, install::extensions_later),
     case!("R56-stand-in-for-count", QUICK, install::stand_in_for_count),
     case!("R56-stand-in-for-gate", QUICK, install::stand_in_for_gate),

@@ -16,6 +16,7 @@ use crate::address::{self, Address};
 use crate::duration::{self, millis};
 use crate::install::Install;
 use crate::log::Form;
+use crate::verify::Verify;
 
 /// What the command line comes to.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Prestop(Box<Options>),
     /// One call of the control listener.
     Call(Call),
+    /// Say whether a drain would be counted whole.
+    Verify(Verify),
     /// Put binary and module into a directory.
     Install(Install),
     /// Say the version.
@@ -118,7 +121,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     let Some(help) = help::of(&command) else {
         return Parsed::Usage(vec![format!("no such command: {command:?}; see softclose --help")]);
     };
-    let (flags, errors) = match Flags::read(&mut parser) {
+    let (mut flags, errors) = match Flags::read(&mut parser) {
         Read::Help => return Parsed::Help(help),
         Read::Flags(flags, errors) => (flags, errors),
     };
@@ -128,6 +131,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     if command == "install" {
         return match install(flags, errors) {
             Ok(install) => Parsed::Run(Command::Install(install)),
+            Err(errors) => Parsed::Usage(errors),
+        };
+    }
+    if command == "status" && flags.take("verify").is_some() {
+        return match verify(flags, errors) {
+            Ok(verify) => Parsed::Run(Command::Verify(verify)),
             Err(errors) => Parsed::Usage(errors),
         };
     }
@@ -154,7 +163,7 @@ impl Flags {
             match parser.next() {
                 Ok(None) => return Read::Flags(Self(flags), errors),
                 Ok(Some(Arg::Long("help") | Arg::Short('h'))) => return Read::Help,
-                Ok(Some(Arg::Long("json"))) => flags.push(("json".to_owned(), String::new())),
+                Ok(Some(Arg::Long(name @ ("json" | "verify")))) => flags.push((name.to_owned(), String::new())),
                 Ok(Some(Arg::Long(name))) => {
                     let name = name.to_owned();
                     match parser.value() {
@@ -266,6 +275,16 @@ impl Options {
         flags.finish(&mut errors);
         Self { errors, ..options }
     }
+}
+
+fn verify(mut flags: Flags, mut errors: Vec<String>) -> Result<Verify, Vec<String>> {
+    let verify = Verify {
+        admin: flags.address(&mut errors, "admin", ADMIN_PORT),
+        control: flags.address(&mut errors, "control", CONTROL_PORT),
+        json: flags.take("json").is_some(),
+    };
+    flags.finish(&mut errors);
+    if errors.is_empty() { Ok(verify) } else { Err(errors) }
 }
 
 fn install(mut flags: Flags, mut errors: Vec<String>) -> Result<Install, Vec<String>> {

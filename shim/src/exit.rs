@@ -21,6 +21,8 @@ pub(crate) const REOPENED: u8 = 15;
 pub(crate) const ENVOY_GONE: u8 = 16;
 /// The grace period was about to end.
 pub(crate) const BUDGET_SPENT: u8 = 17;
+/// `status --verify`: a drain would not be counted whole, or not happen.
+pub(crate) const NOT_AS_IT_SHOULD_BE: u8 = 20;
 /// The arguments were not understood: `EX_USAGE` of sysexits(3).
 pub(crate) const USAGE: u8 = 64;
 /// `install` cannot read the module, or itself: `EX_NOINPUT` of sysexits(3).
@@ -56,11 +58,15 @@ pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
 ];
 
 /// What the other commands may end with.
-pub(crate) const OF_COMMANDS: [(u8, &str); 4] = [
+pub(crate) const OF_COMMANDS: [(u8, &str); 5] = [
     (CLEAN, "done"),
     (REFUSED, "refused; the reason is printed"),
+    (NOT_AS_IT_SHOULD_BE, "status --verify: not as it should be; each reason is printed"),
     (USAGE, "the arguments were not understood; nothing was done"),
-    (UNAVAILABLE, "the control listener did not answer, or what answered is not softclose"),
+    (
+        UNAVAILABLE,
+        "the control listener (for status --verify: admin) did not answer, or what answered is not softclose",
+    ),
 ];
 
 /// What `install` may end with.

@@ -10,10 +10,13 @@ mod tests;
 mod wire;
 
 use std::fmt;
-use std::io;
+use std::io::{self, BufReader};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
+
 use crate::address::Address;
+use crate::http::body::Body;
 pub(crate) use crate::http::head::Head;
 use crate::http::wire::Wire;
 
@@ -67,6 +70,34 @@ pub(crate) fn stream(
     body_max: usize,
     take: &mut dyn FnMut(&[u8]),
 ) -> Result<Head, Failure> {
+    let (mut connection, head) = ask(address, method, target, timeout)?;
+    Body::of(&mut connection, &head, body_max)?.take(take)?;
+    Ok(head)
+}
+
+/// `GET target`, a document of up to `body_max` bytes that is read as it comes: only what `T` has a place for is kept. None if
+/// the status is not 200.
+///
+/// # Errors
+/// There was no whole answer, or the document is not a `T`.
+pub(crate) fn document<T: DeserializeOwned>(
+    address: &Address,
+    target: &str,
+    timeout: Duration,
+    body_max: usize,
+) -> Result<Result<T, u16>, Failure> {
+    let (mut connection, head) = ask(address, "GET", target, timeout)?;
+    if head.status != 200 {
+        return Ok(Err(head.status));
+    }
+    let mut body = BufReader::new(Body::of(&mut connection, &head, body_max)?);
+    serde_json::from_reader(&mut body)
+        .map(Ok)
+        .map_err(|_| body.get_ref().failure().unwrap_or(Failure::Garbage("not the JSON that Envoy writes")))
+}
+
+/// Sends a request, and reads the head of what is answered.
+fn ask(address: &Address, method: &str, target: &str, timeout: Duration) -> Result<(Connection, Head), Failure> {
     let deadline = Instant::now() + timeout;
     let mut connection = Connection::open(address, deadline)?;
     let request = format!(
@@ -76,8 +107,7 @@ pub(crate) fn stream(
     );
     connection.send(request.as_bytes())?;
     let head = head::read(&mut connection)?;
-    body::read(&mut connection, &head, body_max, take)?;
-    Ok(head)
+    Ok((connection, head))
 }
 
 /// A connection with what was read of it and not yet used.

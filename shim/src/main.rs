@@ -2,6 +2,7 @@
 //!
 //! * [`prestop`] is the whole way out: Envoy's drain, the gate's drain, the wait, the agent, the exit code.
 //! * [`commands`] are the single calls.
+//! * [`verify`] says whether a drain would be counted whole, before there is one.
 //! * [`install`] puts binary and module where the gateway's container finds them.
 //! * [`control`] and [`admin`] say what is asked of softclose's filter and of Envoy; [`http`] carries it.
 //!
@@ -23,6 +24,7 @@ mod install;
 mod log;
 mod outcome;
 mod prestop;
+mod verify;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Parsed::Run(Command::Prestop(options)) => prestop::run(*options),
         Parsed::Run(Command::Call(call)) => commands::run(&call),
         Parsed::Run(Command::Install(install)) => install::run(&install),
+        Parsed::Run(Command::Verify(verify)) => verify::run(&verify),
         Parsed::Run(Command::Version) => {
             print(concat!("softclose ", env!("CARGO_PKG_VERSION"), "\n"));
             exit::CLEAN

@@ -32,6 +32,7 @@ use crate::exit;
 use crate::log::{Level, Log};
 use crate::outcome::Outcome;
 use crate::prestop::link::Link;
+use crate::verify;
 
 /// Drains as `options` say and returns the exit code.
 pub(crate) fn run(options: Options) -> u8 {
@@ -183,6 +184,7 @@ impl Prestop {
     fn finish(&mut self, outcome: &Outcome) -> u8 {
         if outcome.is_clean() {
             self.tell_agent();
+            self.name_uncounted();
         }
         let code = outcome.code();
         let cut = match outcome.cut_at_most() {
@@ -199,6 +201,19 @@ impl Prestop {
         let fields = [("exit", Value::from(code)), ("cut_at_most", at_most)];
         self.log.line(level, &format!("done: {outcome}; {cut}; exit code {code}{usage}"), &fields);
         code
+    }
+
+    /// Clean is said of requests. Connections that are no HTTP are cut with the pod, and their listeners named.
+    fn name_uncounted(&mut self) {
+        match verify::uncounted(&self.options.admin, self.budget.left(Instant::now()).min(PATIENCE)) {
+            Ok(listeners) if listeners.is_empty() => {}
+            Ok(listeners) => {
+                let named = listeners.join(", ");
+                let fields = [("uncounted", Value::from(listeners))];
+                self.log.warn(&format!("clean is said of HTTP, and nothing is known of {named}"), &fields);
+            }
+            Err(error) => self.log.info(&format!("which listeners cannot be counted is not known: admin {error}"), &[]),
+        }
     }
 
     /// At SIGTERM the agent would drain Envoy once more and wait for terminationDrainDuration. After a clean end there is

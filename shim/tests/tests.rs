@@ -17,3 +17,4 @@ mod prestop;
 mod stand_in;
 mod twice;
 mod usage;
+mod verify;

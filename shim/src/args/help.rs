@@ -13,7 +13,7 @@ usage: softclose COMMAND [FLAGS]
   close-lb   health to 503 now, whatever is in flight
   close      end the wait for the balancer now
   reopen     stay after all
-  status     where the gate stands
+  status     where the gate stands; --verify: whether it would work
   wait       until the gate is that far
   install    puts this binary and the module into a directory, for an initContainer
   version    the version
@@ -165,12 +165,21 @@ flags:
 
 const STATUS: &str = "\
 usage: softclose status [FLAGS]
+       softclose status --verify [FLAGS]
 
 Says where the gate stands: state, requests in flight and whether the count is believed, the plan, what happened, and
 who probes.
 
+With --verify it says whether a drain would be counted whole, before there is one. Does every HTTP filter chain count
+first? Is it softclose that runs there, or a stand-in? Do health and control have the gate? Has every worker answered
+the roll call? Which listeners can nobody count (TCP, TLS passed through, UDP)? How does Envoy drain, and has it
+counters for a second opinion? It only reads: three parts of /config_dump, /server_info, the stats of requests, and
+/status.
+
 flags:
-  --json                the document as it is
+  --json                the document as it is; with --verify an object of ok, good, wrong, uncounted and hints
+  --verify              look at Envoy's configuration
+  --admin IP:PORT       Envoy's admin, for --verify                                     (127.0.0.1:15000)
 ";
 
 const WAIT: &str = "\
@@ -186,13 +195,13 @@ flags:
 const INSTALL: &str = "\
 usage: softclose install --to DIR [--module PATH]
 
-Copies this binary (DIR/softclose, 0555) and the module (DIR/softclose.wasm, 0444), and runs the copy once where it is. A
-file gets its name when it is whole: who reads or runs the old one goes on with it. What is there already with the same
-bytes is left alone, so it may run again, as any user, and twice at once.
+Copies this binary (DIR/softclose, 0555) and the module (DIR/softclose.wasm, 0444), and runs the copy once where it
+is. A file gets its name when it is whole: who reads or runs the old one goes on with it. What is there already with the
+same bytes is left alone, so it may run again, as any user, and twice at once.
 
 flags:
   --to DIR              a directory on a volume that the gateway's container mounts too; it is not created
-  --module PATH         the module                                                      (softclose.wasm beside this binary)
+  --module PATH         the module                                                      (softclose.wasm beside it)
 ";
 
 const INSTALL_EXAMPLE: &str = "

@@ -123,7 +123,7 @@ fn calls_become_targets() {
 
 #[test]
 fn every_command_has_its_help() {
-    for command in ["prestop", "drain", "close-lb", "close", "reopen", "status", "wait", "version"] {
+    for command in ["prestop", "drain", "close-lb", "close", "reopen", "status", "wait", "install", "version"] {
         let Parsed::Help(text) = parsed(&format!("{command} --control x --help")) else { panic!("{command}") };
         assert!(text.starts_with(&format!("usage: softclose {command}")), "{text}");
         assert!(text.lines().all(|line| line.len() <= 120), "{text}");

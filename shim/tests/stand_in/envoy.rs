@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::server::{Reply, Server};
@@ -17,6 +18,8 @@ struct Shared {
     scripted: Mutex<Vec<Reply>>,
     /// What every `POST /drain_listeners` is answered with.
     verb: Mutex<Option<u16>>,
+    /// Pages of the configuration, by what is asked for.
+    pages: Mutex<BTreeMap<&'static str, String>>,
 }
 
 /// Listeners and clusters that are always busy and are none of ours to wait for.
@@ -38,6 +41,11 @@ impl Admin {
                 ("POST", "/drain_listeners?graceful&skip_exit" | "/drain_listeners") => {
                     whole(answering.verb.lock().unwrap().unwrap_or(200), "OK\n")
                 }
+                ("GET", target) if answering.pages.lock().unwrap().contains_key(target) => {
+                    chunked(&answering.pages.lock().unwrap()[target])
+                }
+                // No listener, no extension: as Envoy says it.
+                ("GET", target) if target.starts_with("/config_dump?resource=") => whole(200, "{}"),
                 ("GET", "/server_info") => {
                     whole(200, r#"{"version": "abc/1.40.0/Clean/RELEASE/BoringSSL", "state": "LIVE"}"#)
                 }
@@ -67,6 +75,11 @@ impl Admin {
             "wasmcustom.softclose_cut_at_most: {cut_at_most}\nwasmcustom.softclose_late: {late}\n\
              wasmcustom.softclose_state: {state}\n"
         );
+    }
+
+    /// What a part of the configuration, or the server's information, is.
+    pub(crate) fn set_page(&self, target: &'static str, json: &str) {
+        self.shared.pages.lock().unwrap().insert(target, json.to_owned());
     }
 
     /// The next requests are answered like this, in this order.
