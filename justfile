@@ -65,7 +65,7 @@ test-wasm: build-filter build-planted
     cargo test -p softclose-filter --test wasm
 
 # The preStop command against scripted stand-ins for admin, control and agent; tests that need root are ignored without it
-test-shim:
+test-shim: build-filter build-shim
     cargo test -p softclose -- {{as_root}}
 
 # The whole model check: three workers, three requests, commands and traps anywhere; minutes and gigabytes

@@ -73,6 +73,10 @@ impl Running {
         Self { child: command.spawn().unwrap(), start: Instant::now() }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn kill(mut self) -> Ended {
         self.child.kill().unwrap();
         self.end()

@@ -8,6 +8,7 @@
 
 mod commands;
 mod distrust;
+mod empty_root;
 mod fallback;
 mod faults;
 mod install;
