@@ -190,7 +190,7 @@ _registry:
 size-check:
     stat -c '%n %s bytes' dist/softclose dist/softclose.wasm
     test $(stat -c %s dist/softclose) -le 1048576
-    ! grep -aq -e "$HOME" -e "$PWD" dist/softclose dist/softclose.wasm
+    ! grep -aqF -e "{{cargo_home}}/" -e "$(rustc --print sysroot)/" -e "$PWD/" dist/softclose dist/softclose.wasm
     ! readelf -d dist/softclose | grep NEEDED
     test $(stat -c %s dist/softclose.wasm) -le 307200
     cargo run -q --release -p softclose-package -- list dist/softclose.wasm | diff -u testdata/wasm/imports-exports.txt -
