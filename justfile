@@ -165,10 +165,11 @@ images to="dist/images": build-filter (_build-shim "x86_64-unknown-linux-musl") 
         --binary arm64=target/aarch64-unknown-linux-musl/shim/softclose \
         --revision "$(git describe --always --abbrev=40 --exclude '*' --dirty=-modified)"
 
-# Uploads the images as REF and REF-wasm, unchanged: just push registry.example/team/softclose:0.1.0 [skopeo's flags]
+# Uploads the images unchanged: just push registry.example/team/softclose:0.1.0 [skopeo's flags], and .../softclose-wasm:0.1.0
 push ref *flags: images
+    @echo "{{ref}}" | grep -qE ":[^/:]+$" || { echo "push: {{ref}} has no tag; REPOSITORY:TAG, as registry.example/softclose:0.1.0" >&2; exit 64; }
     skopeo copy --all --preserve-digests {{flags}} oci:dist/images/softclose docker://{{ref}}
-    skopeo copy --preserve-digests {{flags}} oci:dist/images/softclose-wasm docker://{{ref}}-wasm
+    skopeo copy --preserve-digests {{flags}} oci:dist/images/softclose-wasm docker://{{replace_regex(ref, ':([^/:]*)$', '-wasm:$1')}}
 
 # The images by way of a real registry on loopback: pushed, pulled back, compared, and read as Istio's agent reads them
 images-test: images _registry

@@ -46,8 +46,8 @@ impl Registry {
         registry
     }
 
-    fn reference(&self, tag: &str) -> String {
-        format!("127.0.0.1:{}/team/softclose:{tag}", self.port)
+    fn reference(&self, image: &str) -> String {
+        format!("127.0.0.1:{}/team/{image}:1", self.port)
     }
 }
 
@@ -87,7 +87,7 @@ fn raw(reference: &str) -> Vec<u8> {
 fn what_is_pulled_is_what_was_built() {
     let folder = Folder::new();
     let registry = Registry::start(&folder);
-    let (shim, wasm) = (registry.reference("1"), registry.reference("1-wasm"));
+    let (shim, wasm) = (registry.reference("softclose"), registry.reference("softclose-wasm"));
     run("just", &["push", &shim, "--dest-tls-verify=false"]);
     let built = |name: &str| Store::open(&root().join("dist/images").join(name));
 
