@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use proxy_wasm::traits::RootContext;
 use proxy_wasm::types::Action;
 
+use crate::host;
 use crate::root::{Root, on_panic, worker_of_stream};
 use crate::stream::Stream;
 
@@ -57,7 +58,7 @@ extern "C" fn on_configure(root: u32, size: usize) -> bool {
 #[unsafe(export_name = "softclose_on_request_headers")]
 extern "C" fn on_request_headers(context: u32, _count: usize, end_of_stream: bool) -> Action {
     let Some(worker) = worker_of_stream() else { return Action::Continue };
-    let (stream, action) = Stream::begin(worker, context, end_of_stream);
+    let (stream, action) = host::in_stream(context, || Stream::begin(worker, context, end_of_stream));
     STREAMS.with_borrow_mut(|streams| streams.insert(context, stream));
     action
 }
@@ -67,7 +68,7 @@ extern "C" fn on_request_headers(context: u32, _count: usize, end_of_stream: boo
 #[unsafe(export_name = "softclose_on_delete")]
 extern "C" fn on_delete(context: u32) {
     match STREAMS.with_borrow_mut(|streams| streams.remove(&context)) {
-        Some(stream) => stream.end(),
+        Some(stream) => host::in_stream(context, || stream.end()),
         None if ROOTS.with_borrow_mut(|roots| forget(roots, context)) => proxy_on_delete(context),
         None => {}
     }

@@ -3,6 +3,7 @@
 //! The SDK's own wrappers panic on a status they do not expect, and a panic here is a trapped VM in front of all traffic.
 //! These return the status, whatever it is.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use softclose_fsm::Instant;
@@ -65,6 +66,31 @@ pub(crate) fn log(level: Level, message: &str) {
     // SAFETY: pointer and length name `message`, which the host only reads.
     // The status is dropped: there is nowhere left to report that a log line was lost.
     let _ = unsafe { abi::proxy_log(level as u32, message.as_ptr(), message.len()) };
+}
+
+thread_local! {
+    /// The stream whose callback runs; zero in a root context's.
+    static STREAM: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs a callback of stream `context`.
+pub(crate) fn in_stream<T>(context: u32, callback: impl FnOnce() -> T) -> T {
+    STREAM.set(context);
+    let done = callback();
+    STREAM.set(0);
+    done
+}
+
+/// Has `hostcall` speak for the root context `root`, also in a stream's callback: that stream may belong to another one.
+pub(crate) fn as_root(root: u32, hostcall: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let stream = STREAM.get();
+    if stream == 0 {
+        return hostcall();
+    }
+    speak_for(root)?;
+    let done = hostcall();
+    speak_for(stream)?;
+    done
 }
 
 /// Asks for a tick every `period`; zero: no more ticks. Rounded up to whole milliseconds, so that a tick is never too early.

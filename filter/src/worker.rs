@@ -223,8 +223,8 @@ impl Worker {
         counted
     }
 
-    /// A request that is in the ledger has ended. Runs while the SDK tears the stream down: it may call the host, but must not
-    /// answer a stream.
+    /// A request that is in the ledger has ended. Runs while the host tears the stream down: it may be called, but must not be asked
+    /// to answer a stream.
     ///
     /// `ending` is asked only while draining: was it answered to its end, or does zero prove nothing?
     pub(crate) fn exit(&self, ending: impl FnOnce() -> Ending) {
@@ -352,7 +352,7 @@ impl Worker {
 
     fn tick_in(&self, period: Duration) {
         self.ticking.set(!period.is_zero());
-        if let Err(status) = host::set_tick(period) {
+        if let Err(status) = host::as_root(self.root, || host::set_tick(period)) {
             host::log(Level::Error, &format!("softclose: no tick could be armed: {status:?}"));
         }
     }

@@ -102,15 +102,30 @@ fn the_roles_may_be_configured_in_either_order() {
 #[test]
 fn health_and_control_may_have_a_root_context_each() {
     let gate = br#"{"role": "gate", "plan": {"settle_ms": 0}}"#.to_vec();
-    let process = Process::start(Setup { gates: vec![gate.clone(), gate], ..Setup::of(2) });
-    let id = process.traffic(1);
-    process.order(1, "/drain");
-    let wait = process.wait(2, "for=closing");
-    process.serve(id);
+    for namesakes in [false, true] {
+        let process = Process::start(Setup { gates: vec![gate.clone(), gate.clone()], namesakes, ..Setup::of(2) });
+        let id = process.traffic(1);
+        process.order(1, "/drain");
+        let wait = process.wait(2, "for=closing");
+        process.serve(id);
+        process.advance(SOON);
+        assert_eq!(process.reply(wait).unwrap().status, 200);
+        assert_eq!(process.probe(1), (503, StateName::Closing));
+        assert_eq!(process.status(2).verdict, Some(Verdict::Clean));
+    }
+}
+
+#[test]
+fn a_worker_keeps_its_own_tick_whichever_root_context_the_stream_is_of() {
+    let process = Process::start(Setup { counts: 2, namesakes: true, ..Setup::of(1) });
     process.advance(SOON);
-    assert_eq!(process.reply(wait).unwrap().status, 200);
-    assert_eq!(process.probe(1), (503, StateName::Closing));
-    assert_eq!(process.status(2).verdict, Some(Verdict::Clean));
+    assert_eq!(process.ticking(Role::Count), 0);
+    // The stream is of the older root context, and the newer one's worker counts it.
+    let id = process.traffic(1);
+    process.serve(id);
+    assert_eq!((process.active(), process.ticking(Role::Count)), (1, 1), "OPEN owes it");
+    process.advance(PAID);
+    assert_eq!((process.active(), process.ticking(Role::Count)), (0, 0), "it was paid, and nothing ticks for ever");
 }
 
 #[test]

@@ -61,6 +61,10 @@ pub(crate) struct Setup {
     /// The plugin configurations of the answering role: one root context each. The health listener has the first one, the
     /// control listener the last.
     pub(crate) gates: Vec<Vec<u8>>,
+    /// How many plugins of the counting role there are, all configured alike; the traffic listener has the first one.
+    pub(crate) counts: usize,
+    /// Whether the plugins of a role have one name: then nothing tells a stream's root context from another.
+    pub(crate) namesakes: bool,
     /// Whether a gauge that is defined on this thread is a dud: it takes every increment and reads zero.
     pub(crate) null_gauge: fn(thread: usize, name: &str) -> bool,
     /// Roles in the order in which they are configured; one that is missing is a filter that is not attached.
@@ -77,6 +81,8 @@ impl Setup {
             code: Code::shipped(),
             count: br#"{"role": "count"}"#.to_vec(),
             gates: vec![br#"{"role": "gate", "plan": {"settle_ms": 0, "hold_max_ms": 1000}}"#.to_vec()],
+            counts: 1,
+            namesakes: false,
             null_gauge: |_, _| false,
             order: Role::BOTH.to_vec(),
             fault: None,

@@ -179,7 +179,7 @@ fn streams(linker: &mut Linker<Rc<Face>>) -> wasmtime::Result<()> {
                 let role = vm.data().role;
                 let bytes = match kind {
                     VM_CONFIGURATION => role.vm_configuration(),
-                    PLUGIN_CONFIGURATION => process.plugins(role)[spoken_for(vm)?.plugin].as_slice(),
+                    PLUGIN_CONFIGURATION => process.plugins(role)[spoken_for(vm)?.plugin],
                     _ => return Err(Status::NOT_FOUND),
                 };
                 // Envoy refuses a range that wraps in 64 bits; in 32 it may.
@@ -210,7 +210,8 @@ fn streams(linker: &mut Linker<Rc<Face>>) -> wasmtime::Result<()> {
             let path = read(vm, path, size)?;
             let context = spoken_for(vm)?;
             if path == b"plugin_name" {
-                let name = format!("{:?} {}", vm.data().role, context.plugin);
+                let plugin = if process.0.setup.namesakes { 0 } else { context.plugin };
+                let name = format!("{:?} {plugin}", vm.data().role);
                 return give(vm, name.as_bytes(), to, size_to);
             }
             let stream = context.stream.map(|id| process.stream(id)).ok_or(Status::NOT_FOUND)?;

@@ -70,11 +70,22 @@ enum Event {
 }
 
 impl Process {
-    pub(crate) fn plugins(&self, role: Role) -> &[Vec<u8>] {
+    pub(crate) fn plugins(&self, role: Role) -> Vec<&[u8]> {
+        let setup = &self.0.setup;
         match role {
-            Role::Count => std::slice::from_ref(&self.0.setup.count),
-            Role::Gate => &self.0.setup.gates,
+            Role::Count => vec![setup.count.as_slice(); setup.counts],
+            Role::Gate => setup.gates.iter().map(Vec::as_slice).collect(),
         }
+    }
+
+    /// Root contexts of `role` that have a tick armed.
+    pub(crate) fn ticking(&self, role: Role) -> usize {
+        let of_role = |number: &usize| {
+            let mut handles =
+                self.0.threads.iter().filter_map(|thread| Some(Rc::clone(&thread.handles.borrow().get(&role)?.vm)));
+            handles.any(|vm| vm.face.number == *number)
+        };
+        self.0.timers.borrow().keys().filter(|(vm, _)| of_role(vm)).count()
     }
 
     /// Loads the VM of `role` on `thread` in place of what is there.
