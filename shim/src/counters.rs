@@ -1,5 +1,7 @@
 //! What Envoy's stats say: its own of the requests in flight, and the gate's of where it stands.
 
+use softclose_fsm::StateName;
+
 /// Requests that clients wait for, over the traffic listeners: the sum of `http.outbound_*.downstream_rq_active`.
 ///
 /// The clusters' counters are left out on purpose: whatever an upstream works on for a client is in flight downstream too, and
@@ -14,7 +16,9 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GateStats {
     /// The state's number.
-    pub(crate) state: Option<u64>,
+    state: Option<u64>,
+    /// Zero while the count is believed.
+    pub(crate) distrust: Option<u64>,
     /// Requests let in since the flip.
     pub(crate) late: Option<u64>,
     /// How many requests may have been cut.
@@ -22,11 +26,22 @@ pub(crate) struct GateStats {
 }
 
 impl GateStats {
+    /// Where the gate stands.
+    pub(crate) fn state(&self) -> Option<StateName> {
+        StateName::ALL.into_iter().find(|state| Some(state.ordinal()) == self.state)
+    }
+
+    /// Whether Envoy shows all of them.
+    pub(crate) fn is_whole(&self) -> bool {
+        [self.state, self.distrust, self.late, self.cut_at_most].iter().all(Option::is_some)
+    }
+
     /// Adds one line of `GET /stats`.
     pub(crate) fn add(&mut self, line: &str) {
         let Some((name, value)) = stat(line) else { return };
         match name {
             "wasmcustom.softclose_state" => self.state = Some(value),
+            "wasmcustom.softclose_distrust" => self.distrust = Some(value),
             "wasmcustom.softclose_late" => self.late = Some(value),
             "wasmcustom.softclose_cut_at_most" => self.cut_at_most = Some(value),
             _ => {}
@@ -55,6 +70,8 @@ fn stat(line: &str) -> Option<(&str, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use softclose_fsm::StateName;
+
     use super::{Counters, GateStats};
 
     fn requests(lines: &[&str]) -> Option<u64> {
@@ -99,7 +116,8 @@ mod tests {
         for line in ["wasmcustom.softclose_state: 3", "wasmcustom.softclose_late: 7", "http.softclose_cut_at_most: 9"] {
             stats.add(line);
         }
-        assert_eq!(stats, GateStats { state: Some(3), late: Some(7), cut_at_most: None });
+        assert_eq!((stats.state(), stats.late, stats.cut_at_most), (Some(StateName::Closed), Some(7), None));
+        assert!(!stats.is_whole());
     }
 
     #[test]

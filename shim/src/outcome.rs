@@ -36,6 +36,13 @@ pub(crate) enum Outcome {
         /// Requests may have been cut before that, which no counter holds any more.
         cut_before: bool,
     },
+    /// The gate's end was seen in Envoy's stats alone, or not at all.
+    ByStats {
+        /// Where it stood there at last.
+        state: Option<StateName>,
+        /// How many may have been cut, if that can be said.
+        at_most: Option<u64>,
+    },
     /// Fallback, and Envoy's counters read zero.
     FallbackClean,
     /// Fallback, and not that.
@@ -110,7 +117,7 @@ impl Outcome {
             Self::Clean => exit::CLEAN,
             Self::Reopened => exit::REOPENED,
             Self::Cut { .. } | Self::Late { .. } => exit::CUT,
-            Self::Distrusted { .. } => exit::DISTRUSTED,
+            Self::Distrusted { .. } | Self::ByStats { .. } => exit::DISTRUSTED,
             Self::FallbackClean => exit::FALLBACK_CLEAN,
             Self::FallbackUnknown { .. } => exit::FALLBACK_UNKNOWN,
             Self::EnvoyGone { .. } => exit::ENVOY_GONE,
@@ -131,7 +138,9 @@ impl Outcome {
             Self::Distrusted { at_most, cut_before, .. } => at_most.filter(|_| !cut_before),
             // What was last seen is no bound: more may have come since.
             Self::EnvoyGone { .. } => None,
-            Self::FallbackUnknown { at_most, .. } | Self::BudgetSpent { at_most, .. } => *at_most,
+            Self::FallbackUnknown { at_most, .. }
+            | Self::BudgetSpent { at_most, .. }
+            | Self::ByStats { at_most, .. } => *at_most,
         }
     }
 }
@@ -152,6 +161,13 @@ impl fmt::Display for Outcome {
                     None => "no second opinion",
                 };
                 write!(f, "the count was not to be believed ({reason}; {opinion})")
+            }
+            Self::ByStats { state, .. } => {
+                let state = state.map_or("not to be read", StateName::as_str);
+                write!(
+                    f,
+                    "control is closed with Envoy's sockets; by Envoy's stats the gate is {state}, and no more is known"
+                )
             }
             Self::FallbackClean => f.write_str("degraded, no softclose here; Envoy's own counters read zero"),
             Self::FallbackUnknown { reason, .. } => {

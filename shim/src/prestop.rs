@@ -129,6 +129,8 @@ enum Break {
     EnvoyGone,
     /// Admin answers, softclose does not.
     Fallback(String),
+    /// It ended without an answer of the gate's.
+    Ended(Outcome),
 }
 
 /// How long a call of control may take that has nothing to wait for. Workers answer within milliseconds; Envoy stopped for a
@@ -155,6 +157,7 @@ impl Prestop {
         };
         match outcome {
             Ok(outcome) => outcome,
+            Err(Break::Ended(outcome)) => outcome,
             Err(Break::EnvoyGone) => Outcome::EnvoyGone { last_seen: self.last_seen() },
             Err(Break::BudgetSpent) => self.last_look(),
             // The fallback has none of its own.

@@ -162,16 +162,48 @@ fn what_the_gates_metrics_say_may_have_been_cut_is_the_last_word() {
 }
 
 #[test]
-fn a_gate_that_is_never_seen_closed_is_left_after_its_longest_hold() {
+fn a_gate_that_is_never_seen_closed_is_not_called_clean() {
+    for (state, word) in [(2, "CLOSING"), (0, "OPEN"), (4, "FAULT")] {
+        let pod = Pod::new();
+        let running = retrying(&pod);
+        wait_until("the sockets are closed", || {
+            pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
+        });
+        pod.admin.set_gate_stats(state, 3, 0);
+        let ended = running.end().expect(11, &["by Envoy's stats the gate is", word, "how many were cut is not known"]);
+        assert!(ended.took < Duration::from_secs(9), "{ended:#?}");
+        assert!(pod.agent.untouched());
+    }
+}
+
+#[test]
+fn a_count_that_is_doubted_once_the_sockets_are_closed_is_not_clean_either() {
     let pod = Pod::new();
-    let ended = retrying(&pod).end().expect(0, &["Envoy's sockets are closed"]);
-    assert!(ended.took > Duration::from_secs(6) && ended.took < Duration::from_secs(9), "{ended:#?}");
+    let running = retrying(&pod);
+    wait_until("the sockets are closed", || {
+        pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
+    });
+    pod.admin.set_doubted_gate_stats(3, 0, 0);
+    running.end().expect(11, &["how many were cut is not known"]);
+}
+
+#[test]
+fn a_second_run_joins_a_drain_whose_sockets_are_closed_by_the_stats() {
+    for (late, cut_at_most) in [(0, 0), (3, 3)] {
+        let pod = Pod::new();
+        pod.admin.set_gate_stats(3, late, cut_at_most);
+        let nobody = "127.0.0.1:1";
+        let ended = pod.prestop_at("30s", nobody, &["--preset", "haproxy-retry"]).end();
+        let bound = format!("cut at most {cut_at_most}; exit code 11");
+        ended.expect(11, &["joining a drain whose sockets are closed", &bound]);
+        assert_eq!(pod.admin.posts(), ["POST /drain_listeners?graceful&skip_exit"], "nothing is closed twice");
+    }
 }
 
 #[test]
 fn where_the_gates_metrics_are_hidden_or_admin_refuses_the_sockets_stay_open() {
     let pod = Pod::new();
-    let said = ["Envoy shows no wasmcustom.softclose_state", "Envoy's sockets stay open", "done: clean"];
+    let said = ["Envoy does not show the gate's metrics", "Envoy's sockets stay open", "done: clean"];
     pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "1s"]).end().expect(0, &said);
     assert_eq!(pod.admin.posts(), ["POST /drain_listeners?graceful&skip_exit"]);
 

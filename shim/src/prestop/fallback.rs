@@ -22,6 +22,9 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 impl Prestop {
     /// Leaves without softclose; `why` is what its listener did instead of answering.
     pub(super) fn fallback(&mut self, why: &str) -> Result<Outcome, Break> {
+        if let Some(outcome) = self.join_by_stats(self.own_plan().hold_max)? {
+            return Ok(outcome);
+        }
         let degraded = "DEGRADED: softclose's filter does not answer; polling Envoy's own counters until zero";
         self.log.line(Level::Error, &format!("{degraded} ({why})"), &[]);
         // What the gate said is of the past; from here on only Envoy's counters speak.

@@ -72,9 +72,16 @@ impl Admin {
     /// What the gate's metrics read: its state's number, late requests, the most that may have been cut.
     pub(crate) fn set_gate_stats(&self, state: u64, late: u64, cut_at_most: u64) {
         *self.shared.gate_stats.lock().unwrap() = format!(
-            "wasmcustom.softclose_cut_at_most: {cut_at_most}\nwasmcustom.softclose_late: {late}\n\
-             wasmcustom.softclose_state: {state}\n"
+            "wasmcustom.softclose_cut_at_most: {cut_at_most}\nwasmcustom.softclose_distrust: 0\n\
+             wasmcustom.softclose_late: {late}\nwasmcustom.softclose_state: {state}\n"
         );
+    }
+
+    /// The same with a count that is not believed.
+    pub(crate) fn set_doubted_gate_stats(&self, state: u64, late: u64, cut_at_most: u64) {
+        self.set_gate_stats(state, late, cut_at_most);
+        let mut stats = self.shared.gate_stats.lock().unwrap();
+        *stats = stats.replace("distrust: 0", "distrust: 1");
     }
 
     /// What a part of the configuration, or the server's information, is.
