@@ -72,9 +72,10 @@ pub enum Preset {
     Haproxy,
     /// HAProxy with `http-check disable-on-404`: one 404 keeps new requests away and the running ones alive.
     HaproxySoft,
-    /// HAProxy with `retry-on conn-failure 425`, `option redispatch 1`, `option http-buffer-request` and a `tune.bufsize` that holds the
-    /// requests: what is refused is replayed on another server. Without waiting for the whole request HAProxy has no body to replay
-    /// when the refusal comes (measured on 2.6.12: every POST whose body came in a segment of its own was answered 425).
+    /// HAProxy with `retry-on conn-failure empty-response 425`, `option redispatch 1`, `option http-buffer-request` and a
+    /// `tune.bufsize` that holds the requests: what is refused is replayed on another server. Without waiting for the whole request
+    /// HAProxy has no body to replay when the refusal comes (measured on 2.6.12: every POST whose body came in a segment of its own
+    /// was answered 425); without `empty-response` what was not answered yet when the sockets closed, or at DOWN, is lost.
     HaproxyRetry,
     /// A balancer for which DOWN cuts nothing: AWS NLB with unhealthy connection termination off, HAProxy without
     /// `on-marked-down shutdown-sessions`.
@@ -287,8 +288,8 @@ impl Plan {
             "arrivals" => self.arrivals = named(field, value, Arrivals::ALL)?,
             "arrivals_closing" => self.arrivals_closing = named(field, value, Arrivals::ALL)?,
             "refuse_status" => self.refuse_status = status_within(field, value, 400, "")?,
-            // A balancer buffers a request before it knows where to send it; nobody gives each of them more than 16 MiB.
             "sockets_closing" => self.sockets_closing = named(field, value, Sockets::ALL)?,
+            // A balancer buffers a request before it knows where to send it; nobody gives each of them more than 16 MiB.
             "replay_limit" => self.replay_limit = whole_within(field, value, 0..=16_777_216)?,
             _ => return Err(FieldError::unknown(field, value, &Self::FIELDS)),
         }

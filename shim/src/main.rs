@@ -6,7 +6,7 @@
 //! * [`install`] puts binary and module where the gateway's container finds them.
 //! * [`control`] and [`admin`] say what is asked of softclose's filter and of Envoy; [`http`] carries it.
 //!
-//! Deliberately absent: threads, an async runtime, name resolution, TLS, signals, any file but standard output and its
+//! Deliberately absent: threads (but for a connect to a socket in the file system, which knows no timeout), an async runtime, name resolution, TLS, signals, any file but standard output and its
 //! copy (and what [`install`] copies), any need for a shell, a libc, a home directory or, but there, a writable disk.
 #![forbid(unsafe_code)]
 

@@ -114,6 +114,9 @@ pub(super) struct HttpFilter {
     /// Its configuration is one of the [`Extension`]s.
     pub(super) config_discovery: Option<IgnoredAny>,
     pub(super) typed_config: Option<HttpConfig>,
+    /// It runs nowhere but where a route asks for it.
+    #[serde(default)]
+    pub(super) disabled: bool,
 }
 
 /// The configuration of an HTTP filter.

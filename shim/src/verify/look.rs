@@ -27,6 +27,8 @@ enum Is {
     StandIn(String),
     /// It is discovered, and nothing was delivered: its default, which lets all pass.
     Undelivered,
+    /// Ours, and switched off.
+    Disabled,
     /// Not ours.
     Other,
 }
@@ -41,6 +43,7 @@ enum Lack {
     /// The filter is there by its name only.
     StandIn(String),
     Undelivered,
+    Disabled,
 }
 
 pub(super) fn at_listeners(
@@ -111,6 +114,7 @@ fn at_ours(listener: &Listener, extensions: &[Extension], report: &mut Report) {
             Some(Is::Undelivered) => {
                 report.wrong.push(format!("{place}: the gate was not delivered, or its module cannot be loaded"));
             }
+            Some(Is::Disabled) => report.wrong.push(format!("{place}: its first HTTP filter is disabled")),
             Some(Is::Counting | Is::Other) | None => {
                 report.wrong.push(format!("{place}: its first HTTP filter is not the gate"));
             }
@@ -174,12 +178,21 @@ fn lack(filters: &[HttpFilter], extensions: &[Extension]) -> Option<Lack> {
         .find_map(|kind| match kind {
             Is::StandIn(of) => Some(Lack::StandIn(of)),
             Is::Undelivered => Some(Lack::Undelivered),
+            Is::Disabled => Some(Lack::Disabled),
             Is::Counting | Is::Gate | Is::Other => None,
         })
         .or(Some(Lack::Filter))
 }
 
 fn what(filter: &HttpFilter, extensions: &[Extension]) -> Is {
+    match runs(filter, extensions) {
+        Is::Counting | Is::Gate if filter.disabled => Is::Disabled,
+        is => is,
+    }
+}
+
+/// What runs where the filter does.
+fn runs(filter: &HttpFilter, extensions: &[Extension]) -> Is {
     if filter.config_discovery.is_none() {
         return filter.typed_config.as_ref().and_then(|config| role(&filter.name, config)).unwrap_or(Is::Other);
     }
@@ -235,6 +248,7 @@ impl Lack {
             Self::Undelivered => {
                 "not counted: the counting filter was not delivered, or its module cannot be loaded".to_owned()
             }
+            Self::Disabled => "not counted: the counting filter is disabled".to_owned(),
         }
     }
 }

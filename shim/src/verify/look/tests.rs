@@ -114,3 +114,27 @@ fn a_plugin_of_another_name_is_known_by_the_role_that_it_is_given() {
     let lua = config(r#"{"@type": "x.Lua", "config": "softclose"}"#);
     assert_eq!(super::role("softclose-count", &lua), None);
 }
+
+#[test]
+fn a_filter_that_is_switched_off_is_there_by_its_name_only() {
+    let switched_off = |text: &str| {
+        let path = format!("{}/../testdata/verify/listeners.json", env!("CARGO_MANIFEST_DIR"));
+        let listeners = std::fs::read_to_string(path).unwrap().replace(text, &format!("{text}, \"disabled\": true"));
+        let dump: Dump<DynamicListener> = serde_json::from_str(&listeners).unwrap();
+        let mut report = Report::default();
+        at_listeners(&dump.configs, &[], &self::dump("extensions"), &mut report);
+        report
+    };
+    let report = switched_off(r#""name": "softclose-count""#);
+    assert_eq!(
+        report.wrong.iter().filter(|line| line.contains("the counting filter is disabled")).count(),
+        2,
+        "{report:?}"
+    );
+    let report = switched_off(r#""name": "softclose-gate""#);
+    assert_eq!(
+        report.wrong.iter().filter(|line| line.contains("first HTTP filter is disabled")).count(),
+        2,
+        "{report:?}"
+    );
+}
