@@ -4,6 +4,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kcr_extensions_istio_io::v1alpha1::wasmplugins::WasmPlugin;
 use kcr_gateway_networking_k8s_io::v1::gateways::Gateway;
 use kcr_networking_istio_io::v1alpha3::envoyfilters::EnvoyFilter;
@@ -21,6 +22,8 @@ pub(crate) fn unknown_fields(document: &Value) -> Vec<String> {
         ("install.istio.io/v1alpha1", "IstioOperator") => istio_operator::unknown_fields(document),
         ("apps/v1", "Deployment") => unknown::<Deployment>(document, ""),
         ("policy/v1", "PodDisruptionBudget") => unknown::<PodDisruptionBudget>(document, ""),
+        ("rbac.authorization.k8s.io/v1", "Role") => unknown::<Role>(document, ""),
+        ("rbac.authorization.k8s.io/v1", "RoleBinding") => unknown::<RoleBinding>(document, ""),
         ("v1", "Service") => unknown::<Service>(document, ""),
         ("v1", "ServiceAccount") => unknown::<ServiceAccount>(document, ""),
         ("v1", "ConfigMap") => [unknown::<ConfigMap>(document, ""), overlays(document)].concat(),

@@ -44,6 +44,8 @@ fn every_shipped_document_has_only_fields_of_its_kind() {
         "IstioOperator",
         "Kustomization",
         "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
         "Service",
         "ServiceAccount",
         "WasmPlugin",
