@@ -1,5 +1,5 @@
-//! Exit codes. They are an interface: kubelet writes them into the `FailedPreStopHook` event, the only witness that outlives
-//! the pod, and people alert on them. A number never changes its meaning.
+//! Exit codes. They are an interface: any but 0 makes kubelet record a `FailedPreStopHook` event, and people alert on them. The
+//! event of a newer kubelet names no code; they stand in the last line of the container's log. A number never changes its meaning.
 
 /// Nothing was cut.
 pub(crate) const CLEAN: u8 = 0;

@@ -107,8 +107,8 @@ A mistake in a flag never prevents the drain: it is reported, the default is use
 ";
 
 const PRESTOP_EXAMPLE: &str = "
-Any code but 0 makes kubelet record a FailedPreStopHook event. The last line of the log says what happened and how many
-requests may have been cut.
+Any code but 0 makes kubelet record a FailedPreStopHook event, which names no code in newer versions. The last line of
+the log does, and says what happened and how many requests may have been cut.
 
 example, in the gateway's Deployment:
 
@@ -208,7 +208,7 @@ const INSTALL_EXAMPLE: &str = "
 example, in the gateway's Deployment:
 
   initContainers:
-  - name: softclose
+  - name: softclose-install
     image: REGISTRY/softclose:TAG
     args: [install, --to, /opt/softclose]
     volumeMounts: [{name: softclose, mountPath: /opt/softclose}]
