@@ -185,10 +185,9 @@ fn lack(filters: &[HttpFilter], extensions: &[Extension]) -> Option<Lack> {
 }
 
 fn what(filter: &HttpFilter, extensions: &[Extension]) -> Is {
-    match runs(filter, extensions) {
-        Is::Counting | Is::Gate if filter.disabled => Is::Disabled,
-        is => is,
-    }
+    let is = runs(filter, extensions);
+    let ours = is == Is::Counting || is == Is::Gate;
+    if ours && filter.disabled { Is::Disabled } else { is }
 }
 
 /// What runs where the filter does.
