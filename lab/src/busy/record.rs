@@ -308,11 +308,13 @@ pub(super) mod tests {
         let record = record(Preset::Haproxy, World::Plain);
         let mut fate = lost_on_the_way(&record).fate;
         fate.pod = Some("gw".into());
-        let logged = |server: &str| {
-            let (status, state, retries) = ("503".into(), "SC--".into(), "0".into());
-            Some(Logged { server: server.to_owned(), status, state, retries })
+        let place = |server: &str, state: &str| {
+            let (server, state) = (server.to_owned(), state.to_owned());
+            let logged = Logged { server, status: "503".into(), state, retries: "0".into() };
+            Lost::new(&fate, Some(logged), &record.departures).place
         };
-        let place = |server: &str| Lost::new(&fate, logged(server), &record.departures).place;
-        assert_eq!([place("gw"), place("gw2"), place(NO_SERVER)], [Place::Leaving, Place::Staying, Place::NoServer]);
+        assert_eq!([place("gw", "DH--"), place("gw2", "DH--")], [Place::Leaving, Place::Staying]);
+        let unserved = [place(NO_SERVER, "SC--"), place("gw", "SC--")];
+        assert_eq!(unserved, [Place::NoServer; 2], "none at all, or none that took the connection");
     }
 }
