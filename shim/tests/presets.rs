@@ -129,19 +129,19 @@ fn requests_that_came_and_went_before_the_balancer_can_have_noticed_are_clean() 
     running.end().expect(0, &["5 requests came after the flip", "done: clean; cut at most 0"]);
 }
 
-/// The gate that a retrying balancer needs, its metrics in Envoy's stats.
+/// A drain for a retrying balancer, past its flip: the gate's metrics are in Envoy's stats, and Envoy's sockets have been closed.
 fn retrying(pod: &Pod) -> Running {
     pod.admin.set_gate_stats(2, 0, 0);
-    pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "5s"])
+    let running = pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "5s"]);
+    let closed = || pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners");
+    wait_until("the sockets are closed", closed);
+    running
 }
 
 #[test]
 fn a_retrying_balancers_connections_are_refused_from_the_flip_to_the_exit() {
     let pod = Pod::new();
     let running = retrying(&pod);
-    wait_until("the sockets are closed", || {
-        pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
-    });
     assert_eq!(pod.gate.state(), StateName::Closing);
     pod.admin.set_gate_stats(3, 0, 0);
     let ended = running.end().expect(0, &["Envoy's sockets are closed", "closed: the pod may leave", "cut at most 0"]);
@@ -154,9 +154,6 @@ fn a_retrying_balancers_connections_are_refused_from_the_flip_to_the_exit() {
 fn what_the_gates_metrics_say_may_have_been_cut_is_the_last_word() {
     let pod = Pod::new();
     let running = retrying(&pod);
-    wait_until("the sockets are closed", || {
-        pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
-    });
     pod.admin.set_gate_stats(3, 4, 2);
     running.end().expect(10, &["4 requests came after the flip", "cut at most 2"]);
 }
@@ -166,9 +163,6 @@ fn a_gate_that_is_never_seen_closed_is_not_called_clean() {
     for (state, word) in [(2, "CLOSING"), (0, "OPEN"), (4, "FAULT")] {
         let pod = Pod::new();
         let running = retrying(&pod);
-        wait_until("the sockets are closed", || {
-            pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
-        });
         pod.admin.set_gate_stats(state, 3, 0);
         let ended = running.end().expect(11, &["by Envoy's stats the gate is", word, "how many were cut is not known"]);
         assert!(ended.took < Duration::from_secs(9), "{ended:#?}");
@@ -180,9 +174,6 @@ fn a_gate_that_is_never_seen_closed_is_not_called_clean() {
 fn a_count_that_is_doubted_once_the_sockets_are_closed_is_not_clean_either() {
     let pod = Pod::new();
     let running = retrying(&pod);
-    wait_until("the sockets are closed", || {
-        pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners")
-    });
     pod.admin.set_doubted_gate_stats(3, 0, 0);
     running.end().expect(11, &["how many were cut is not known"]);
 }
