@@ -9,7 +9,7 @@ use crate::config::{Config, GateConfig};
 use crate::host::{self, Level};
 use crate::replay::is_replayable;
 use crate::waiters::WAITERS_MAX;
-use crate::worker::{Ending, Worker};
+use crate::worker::Worker;
 
 /// A request, from its headers to the end of its stream.
 pub(crate) enum Stream {
@@ -94,6 +94,17 @@ impl Counted {
         }
         sent_back
     }
+}
+
+/// How a request's stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With its answer, whatever that was.
+    Answered,
+    /// The host itself cut it.
+    ByHost,
+    /// Whoever asked ended it: the balancer, or a client behind it.
+    ByPeer,
 }
 
 /// How the stream under way ended.

@@ -13,7 +13,7 @@ use crate::config::{Config, GateConfig};
 use crate::host::{self, Level};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::stream::send_status;
+use crate::stream::{Ending, send_status};
 use crate::waiters::Waiters;
 
 /// Requests that a worker counts before it reports them; a hostcall less for each request.
@@ -29,17 +29,6 @@ const DRAINING_LOOK: Duration = Duration::from_secs(1);
 thread_local! {
     /// The generation of this VM's first slot, which names the VM. One VM has one thread and its own statics.
     static VM: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// How a request's stream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// With its answer, whatever that was.
-    Answered,
-    /// The host itself cut it.
-    ByHost,
-    /// Whoever asked ended it: the balancer, or a client behind it.
-    ByPeer,
 }
 
 /// One root context: what it and its streams share on one worker.

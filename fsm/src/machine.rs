@@ -1,12 +1,13 @@
 mod due;
+mod noted;
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::effect::{Counter, Effect, Transition};
-use crate::input::{Input, Probe, Refusal, Reply, Warning};
+use crate::input::{Input, Refusal, Reply, Warning};
 use crate::plan::{Order, Plan};
-use crate::record::{Aftermath, Distrust, DistrustReason, EventName, Opinion, Path, Reading, Record};
+use crate::record::{Aftermath, DistrustReason, EventName, Reading, Record};
 use crate::registry::ROLL_CALL_WAIT;
 use crate::state::{Closed, Closing, Draining, Fault, FaultReason, Open, Quest, State, StateName, Verdict};
 use crate::time::Instant;
@@ -311,73 +312,6 @@ impl Next {
     fn refuse(&mut self, refusal: Refusal) -> Reply {
         self.effects.push(Effect::Count(Counter::RefusedCommands));
         Reply::Refused(refusal)
-    }
-
-    fn probe(&mut self, probe: &Probe) -> Reply {
-        let answer = self.record.answer(probe.path);
-        if probe.path == Path::Readiness {
-            return Reply::Answer(answer);
-        }
-        let (draining, plan) = (answer.state == StateName::Draining, self.record.plan());
-        let soft = draining && plan.is_some_and(|plan| plan.soft_status.is_some());
-        let hard = !draining && answer.status == 503;
-        if let Some(prober) = &probe.prober {
-            let fall = plan.map_or(u32::MAX, |plan| plan.fall);
-            self.record.probers.asked(prober, self.now);
-            if hard {
-                self.record.probers.told(prober, fall, self.now);
-            }
-            if soft {
-                self.record.probers.told_softly(prober, self.now);
-            }
-        }
-        if hard {
-            self.effects.push(Effect::Count(Counter::HardAnswers));
-            if let Some(aftermath) = &mut self.record.aftermath {
-                aftermath.hard = aftermath.hard.saturating_add(1);
-            }
-        }
-        if soft {
-            self.effects.push(Effect::Count(Counter::SoftAnswers));
-        }
-        Reply::Answer(answer)
-    }
-
-    fn envoy_drain_started(&mut self) -> Reply {
-        if self.record.envoy_drain.is_none() {
-            self.record.envoy_drain = Some(self.now);
-            self.record.note(EventName::EnvoyDrainStart, self.now);
-        }
-        accepted()
-    }
-
-    fn observe(&mut self, active: u64) -> Reply {
-        if let Some(quest) = self.record.quest() {
-            self.record.set_quest(Quest { opinion: Some(Opinion { active, at: self.now }), ..quest });
-            // News of zero starts the settling now, not at the next tick; news of work ends it.
-            self.settle();
-        }
-        accepted()
-    }
-
-    fn distrust(&mut self, reason: DistrustReason) -> Reply {
-        let distrust = Distrust { reason, since: self.now };
-        let old = self.record.distrust;
-        let heavier = old.is_none_or(|old| old.reason.weight() < reason.weight());
-        let (shown, hidden) = if heavier { (Some(distrust), old) } else { (old, Some(distrust)) };
-        if shown.is_some_and(|shown| shown.reason.ends_with_the_drain()) {
-            let lasting = hidden.filter(|hidden| !hidden.reason.ends_with_the_drain());
-            self.record.lasting_distrust = self.record.lasting_distrust.or(lasting);
-        }
-        if heavier {
-            self.record.distrust = Some(distrust);
-            self.record.note(EventName::Distrust, self.now);
-            if let Some(quest) = self.record.quest() {
-                self.record.set_quest(Quest { zero_since: None, ..quest });
-            }
-            self.change(Some(Effect::LogDistrust(distrust)));
-        }
-        Reply::Noted
     }
 
     fn enter(&mut self, state: State) {

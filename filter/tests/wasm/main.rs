@@ -17,6 +17,7 @@
 mod agreement;
 mod counting;
 mod drive;
+mod endings;
 mod faults;
 mod host;
 mod odd;

@@ -1,58 +1,19 @@
 //! The simulated process.
 
+mod checks;
+mod random;
+mod setup;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use softclose_fsm::control::Until;
 use softclose_fsm::{
-    Effect, Input, Instant, LedgerKind, Path, Plan, Preset, Probe, ROLL_CALL_WAIT, Reading, Record, Registry, Role,
-    Slot, State, StateName, Verdict, step,
+    Effect, Input, Instant, LedgerKind, Path, Probe, Reading, Record, Registry, Role, Slot, StateName, step,
 };
 
-/// What a run is made of.
-#[derive(Clone)]
-pub(crate) struct Setup {
-    pub(crate) workers: usize,
-    /// Requests that arrive at random times around the drain.
-    pub(crate) requests: usize,
-    /// Requests that never end.
-    pub(crate) endless: usize,
-    pub(crate) settle_ms: u64,
-    pub(crate) deadline_ms: Option<u64>,
-    pub(crate) drains: usize,
-    pub(crate) reopens: usize,
-    /// One counting VM hears no bell and never ticks.
-    pub(crate) deaf_counter: bool,
-    pub(crate) preset: Preset,
-    /// How many times 50 ms requests keep coming.
-    pub(crate) spread: usize,
-    /// Balancers, each of which asks every five milliseconds.
-    pub(crate) balancers: usize,
-}
-
-/// How often a balancer asks, and for how long: from 60 ms before the drain until nothing happens any more.
-const PROBE_EVERY: usize = 5_000;
-const PROBES: usize = 80;
-
-impl Default for Setup {
-    fn default() -> Self {
-        let (workers, requests, endless, settle_ms, deadline_ms) = (2, 4, 0, 50, None);
-        let (drains, reopens, deaf_counter, preset, spread, balancers) = (1, 0, false, Preset::Haproxy, 1, 0);
-        Self {
-            workers,
-            requests,
-            endless,
-            settle_ms,
-            deadline_ms,
-            drains,
-            reopens,
-            deaf_counter,
-            preset,
-            spread,
-            balancers,
-        }
-    }
-}
+use self::random::SplitMix;
+pub(crate) use self::setup::Setup;
 
 /// One process: what its workers share, and the workers.
 pub(crate) struct World {
@@ -200,44 +161,6 @@ impl World {
         };
         world.plan_run(&setup);
         world
-    }
-
-    fn plan_run(&mut self, setup: &Setup) {
-        let plan = Plan {
-            settle: Duration::from_millis(setup.settle_ms),
-            deadline: setup.deadline_ms.map(Duration::from_millis),
-            margin: Duration::from_millis(if setup.balancers > 0 { 5 } else { 500 }),
-            hold_min: Duration::ZERO,
-            hold_max: Duration::from_secs(10),
-            ..Plan::preset(setup.preset)
-        };
-        for balancer in 0..setup.balancers {
-            for turn in 0..PROBES {
-                self.schedule(turn * PROBE_EVERY + balancer, Callback::Probe(balancer));
-            }
-        }
-        // So that they are known before the drain.
-        let lead = if setup.balancers > 0 { 60_000 } else { 0 };
-        if setup.deaf_counter {
-            self.deaf = Some((self.random.below(setup.workers), Role::Count));
-        }
-        // Requests come from 20 ms before the drain to 30 ms after it, and last up to 40 ms.
-        for at in 0..setup.requests {
-            let lasts = (at >= setup.endless).then(|| Duration::from_micros(self.random.below(40_000) as u64));
-            let arrives = self.random.below(if at < setup.endless { 20_000 } else { 50_000 * setup.spread });
-            self.schedule(lead + arrives, Callback::Arrive { lasts });
-        }
-        for _ in 0..setup.drains {
-            let late = if setup.drains > 1 { self.random.below(4_000) } else { 0 };
-            self.schedule(lead + 20_000 + late, Callback::Command(Input::Drain(plan.clone())));
-        }
-        for _ in 0..setup.reopens {
-            let late = self.random.below(80_000);
-            self.schedule(lead + 20_000 + late, Callback::Command(Input::Reopen));
-        }
-        for until in [Until::Closing, Until::Exit] {
-            self.schedule(lead + 30_000, Callback::Wait(until));
-        }
     }
 
     fn schedule(&mut self, micros: usize, callback: Callback) {
@@ -440,81 +363,11 @@ impl World {
         self.workers[at].program.extend(effects);
     }
 
-    fn check_commit(&mut self, from: &Record, to: &Record, reading: Reading) {
-        let changes = to.state.since() != from.state.since() || to.state.name() != from.state.name();
-        if !changes {
-            return;
-        }
-        self.transitions_committed += 1;
-        if from.aftermath.is_none() && to.aftermath.is_some() {
-            (self.admitted_at_flip, self.hard_answers, self.most_exposed) = (reading.admitted, 0, 0);
-        }
-        if to.state.name() == StateName::Closing && to.verdict() == Some(Verdict::Clean) && self.soft_asked(from) {
-            assert!(self.heard.iter().all(|heard| *heard), "a balancer has not heard the soft answer");
-        }
-        if to.state.name() == StateName::Closing && to.verdict() == Some(Verdict::Clean) {
-            assert_eq!(reading.active, 0);
-            assert!(reading.roll_call.complete());
-            assert!(self.deaf.is_none(), "a worker that does not count was called idle");
-        }
-        if let State::Fault(fault) = &to.state {
-            assert!(fault.since >= from.state.since().after(fault.plan.deadline.expect("a fault has a deadline")));
-            assert!(from.waits_for_zero());
-        }
-    }
-
     fn keep(&mut self, at: usize, role: Role) {
         let (draining, refuses) = (self.record.waits_for_zero(), self.record.deflection().is_some());
         let flipped = self.record.aftermath.is_some();
         let vm = self.vm(at, role);
         (vm.draining, vm.refuses, vm.flipped) = (draining, refuses, flipped);
-    }
-
-    fn soft_asked(&self, record: &Record) -> bool {
-        record.plan().is_some_and(|plan| plan.soft_status.is_some())
-    }
-
-    /// A balancer reads its answer.
-    fn answered(&mut self, balancer: usize) {
-        let answer = self.record.answer(Path::Balancer);
-        match (answer.state, answer.status) {
-            (StateName::Draining, 404) => {
-                self.soft_answers += 1;
-                self.heard[balancer] = true;
-            }
-            (StateName::Closing | StateName::Closed | StateName::Fault, 503) => {
-                self.hard_answers = self.record.aftermath.map_or(0, |aftermath| aftermath.hard);
-            }
-            (StateName::Open | StateName::Draining | StateName::Closing | StateName::Closed | StateName::Fault, _) => {}
-        }
-        self.expose();
-    }
-
-    /// Keeps the test's own account of what a balancer that acts on `fall` hard answers could cut.
-    fn expose(&mut self) {
-        let Some(plan) = self.record.plan() else { return };
-        if self.record.aftermath.is_some() && self.hard_answers >= u64::from(plan.fall) {
-            // What has begun to end is over: nobody can cut it, although it is still in the ledger.
-            let ends = |worker: &&Worker| worker.program.iter().any(|micro| matches!(micro, Micro::Ledger(-1)));
-            let ending = self.workers.iter().filter(ends).count() as u64;
-            self.most_exposed = self.most_exposed.max(self.ledger - ending);
-        }
-    }
-
-    /// Late requests by the test's own account.
-    pub(crate) fn late(&self) -> u64 {
-        self.admitted - self.admitted_at_flip
-    }
-
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// The document's words on what came after the flip.
-    pub(crate) fn account(&self) -> (Option<u64>, Option<u64>) {
-        let roll_call = self.registry.roll_call(self.record.drains, self.record.state.since());
-        let reading = Reading { blind: false, admitted: self.admitted, active: self.ledger, roll_call };
-        (self.record.late(&reading), self.record.cut_at_most())
     }
 
     /// Ends a callback: answers whoever waits, arms the tick. There is no regular look: every wake-up must have a reason.
@@ -539,34 +392,5 @@ impl World {
                 self.due.push((self.now.after(late), at, Callback::Bell(role)));
             }
         }
-    }
-
-    fn check_end(&self) {
-        assert_eq!(
-            self.transitions_logged, self.transitions_committed,
-            "each transition is logged by its winner alone"
-        );
-        assert!(self.requests_total == 0 || self.record.drains > 0 || self.record.state.name() == StateName::Open);
-        if let State::Draining(draining) = &self.record.state {
-            let overdue = draining.deadline.is_some() || self.now.since(draining.since) > ROLL_CALL_WAIT;
-            assert!(
-                !overdue || self.ledger > 0 || self.deaf.is_some(),
-                "nobody will ever look again: {:?}",
-                self.record
-            );
-        }
-    }
-}
-
-/// Sebastiano Vigna's SplitMix64: the same run for the same seed, on every machine.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
     }
 }
