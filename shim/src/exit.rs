@@ -7,7 +7,7 @@ pub(crate) const CLEAN: u8 = 0;
 pub(crate) const REFUSED: u8 = 1;
 /// The deadline, or an operator, came while requests were in flight, or requests came after the flip: some may have been cut.
 pub(crate) const CUT: u8 = 10;
-/// The count of requests in flight was not to be believed.
+/// The count of requests in flight was not to be believed, or the drain's end was not seen.
 pub(crate) const DISTRUSTED: u8 = 11;
 /// No softclose in this Envoy; by Envoy's own counters nothing was cut.
 pub(crate) const FALLBACK_CLEAN: u8 = 12;
@@ -46,7 +46,7 @@ pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
     (CUT, "the deadline (or an operator) came with requests in flight, or some came late: cut at most n"),
     (
         DISTRUSTED,
-        "the count of requests was not to be believed; the last line says why, and what Envoy's counters said",
+        "the count was not to be believed, or the end not seen; the last line says why, and what Envoy's stats said",
     ),
     (FALLBACK_CLEAN, "softclose's filter did not answer: polled Envoy's counters instead, and they read zero"),
     (FALLBACK_UNKNOWN, "the same, but the deadline came first or the counters are missing: not known to be clean"),
