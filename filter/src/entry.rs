@@ -8,7 +8,8 @@
 //! Root contexts stay the SDK's.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use proxy_wasm::traits::RootContext;
 use proxy_wasm::types::Action;
@@ -27,7 +28,30 @@ thread_local! {
     static ROOTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 
     /// The streams whose headers came, by context; never borrowed while a callback runs.
-    static STREAMS: RefCell<BTreeMap<u32, Stream>> = const { RefCell::new(BTreeMap::new()) };
+    static STREAMS: RefCell<HashMap<u32, Stream, BuildHasherDefault<Spread>>> =
+        const { RefCell::new(HashMap::with_hasher(BuildHasherDefault::new())) };
+}
+
+/// Spreads context ids over a table. No client chooses one, the host counts them up, so nothing dearer is needed.
+#[derive(Default)]
+struct Spread(u32);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        /// Of 2^32 by the golden ratio: neighbours come to lie far apart (Knuth, The Art of Computer Programming, 6.4).
+        const GOLDEN: u32 = 0x9e37_79b9;
+        self.0 = (self.0 ^ id).wrapping_mul(GOLDEN);
+    }
+
+    fn finish(&self) -> u64 {
+        u64::from(self.0)
+    }
 }
 
 unsafe extern "C" {

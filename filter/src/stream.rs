@@ -68,7 +68,8 @@ impl Counted {
             #[cfg(feature = "plant")]
             plant: crate::plant::asked_for(),
         };
-        if request.is_sent_back(bodiless) {
+        // In OPEN no header is read for this.
+        if request.worker.deflection().is_some_and(|deflection| request.send_back(deflection, bodiless)) {
             return (request, Action::Pause);
         }
         request.counted = request.worker.enter();
@@ -84,9 +85,9 @@ impl Counted {
     }
 
     /// Sends the request back to the balancer, where that is asked for and can be done. It was never in flight, so it is not
-    /// counted. In OPEN no header is read for this.
-    fn is_sent_back(&self, bodiless: bool) -> bool {
-        let Some(Deflection { status, replay_limit }) = self.worker.deflection() else { return false };
+    /// counted.
+    #[cold]
+    fn send_back(&self, Deflection { status, replay_limit }: Deflection, bodiless: bool) -> bool {
         let sent_back = is_replayable(bodiless, replay_limit, |name| host::request_header(name).ok())
             && host::respond(status, &[REFUSED, PLAIN, FRESH], "refused\n").is_ok();
         if sent_back {
@@ -129,12 +130,15 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    // Cold, as its end: a request on a traffic listener goes another way, which stays short.
+    #[cold]
     fn begin(worker: Rc<Worker>, context: u32, end_of_stream: bool) -> (Self, Action) {
         let mut asked = Self { worker, context, waiting: false };
         let action = asked.answer(!end_of_stream);
         (asked, action)
     }
 
+    #[cold]
     fn end(self) {
         if self.waiting {
             self.worker.waiters.borrow_mut().remove(self.context);

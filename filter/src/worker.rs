@@ -220,6 +220,11 @@ impl Worker {
         if self.open.get() {
             return self.owe();
         }
+        self.exit_of_drain(ending);
+    }
+
+    #[cold]
+    fn exit_of_drain(&self, ending: impl FnOnce() -> Ending) {
         self.watch();
         let ending = if self.draining.get() { ending() } else { Ending::Answered };
         if ending == Ending::ByHost {
