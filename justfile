@@ -29,7 +29,7 @@ demo *ARGS: build
 test: setup
     #!/usr/bin/env bash
     passed=0 failed=0 report=""
-    for step in fmt-check lint doc test-unit render-check build size-check images-test test-wasm test-shim lab-test lab-stories lab-busy lab-istio lab-cases lab-chaos; do
+    for step in fmt-check lint doc test-unit render-check build size-check cost-check images-test test-wasm test-shim lab-test lab-stories lab-busy lab-istio lab-cases lab-chaos; do
         echo "== $step"; start=$SECONDS; verdict=FAILED
         if just "$step"; then verdict=ok; passed=$((passed + 1)); else failed=$((failed + 1)); fi
         report+=$(printf '%6s s  %-12s %s' $((SECONDS - start)) "$step" "$verdict")$'\n'
@@ -252,7 +252,11 @@ report *ARGS: build
 lab-cases:
     target/release/softclose-lab cases --quick
 
-# CPU per request against no filter and others, memory per worker, latencies; --full for twenty quiet minutes
+# What the filter adds to a request, in instructions: the same on any machine, so that a dearer request is seen
+cost-check: build
+    target/release/softclose-lab bench --alone --only instructions
+
+# CPU per request against no filter and others, memory per worker, latencies; --full for half a quiet hour
 bench *ARGS: build
     cargo run -q --release -p softclose-package -- trim --keep-all target/{{wasm}}/wasm/softclose_filter.wasm target/softclose-all-exports.wasm
     SOFTCLOSE_WASM_ALL=target/softclose-all-exports.wasm target/release/softclose-lab bench {{ARGS}}

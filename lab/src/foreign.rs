@@ -54,6 +54,17 @@ pub(crate) const TCPDUMP: Program = Program {
     source: "Debian's package is tcpdump",
 };
 
+/// Counts instructions.
+pub(crate) const VALGRIND: Program = Program {
+    name: "valgrind",
+    variable: "VALGRIND_BIN",
+    version_flag: "--version",
+    source: "Debian's package is valgrind",
+};
+/// Speaks to a valgrind.
+pub(crate) const VGDB: Program =
+    Program { name: "vgdb", variable: "VGDB_BIN", version_flag: "--help", source: VALGRIND.source };
+
 impl Program {
     /// What to start: a path that holds in any folder, or a name for PATH.
     pub(crate) fn path(&self) -> PathBuf {

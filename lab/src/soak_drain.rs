@@ -49,7 +49,7 @@ struct Drains {
 /// True if ledger and Envoy agree on nothing in flight, every request was counted, and no VM fell.
 pub(crate) async fn run(args: &Args) -> Result<bool> {
     let out = args.place.folder()?;
-    load::tools_are_there()?;
+    load::are_there(&[load::WRK, load::H2LOAD])?;
     let mut checks = Checks::default();
     soak(args.minutes, &out, &mut checks).await.with_context(|| diagnostics::evidence(&out))?;
     checks.finish(&out.join("soak-drain.json"))

@@ -1,19 +1,18 @@
-//! CPU per request: the variants one after the other, in a new order each round, each compared with the listener without
-//! a filter of the same round.
+//! CPU per request: so many requests to the listener without a filter and to a variant's, one right after the other, again
+//! and again. Each such pair gives one ratio. A pair takes a second at most: what wanders, on a machine that is shared, is its
+//! speed, and less within a second than from minute to minute.
 
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
-use super::Effort;
 use super::gateway::{Gateway, Listener, Plan, Route, Variant};
 use super::load::{self, Protocol};
+use super::{Modules, plans};
 
-/// A load with fewer requests than this says nothing and is repeated, so often at most.
-const FEWEST: u64 = 200;
-const TRIES: u32 = 5;
+/// Before the first pair: V8 compiles what is hot, connections to the application are opened.
+const WARM_UP: u64 = 30_000;
 
 /// One variant on one route over one protocol.
 #[derive(Clone, Debug, Serialize)]
@@ -21,17 +20,16 @@ pub(crate) struct Cell {
     pub(crate) route: Route,
     pub(crate) protocol: Protocol,
     pub(crate) variant: Variant,
-    /// Microseconds of Envoy's processor time for a request.
+    /// Microseconds of Envoy's processor time for a request, without the filter.
+    pub(crate) without_us: Quartiles,
+    /// The same with it.
     pub(crate) us: Quartiles,
-    /// The same, divided by that of no filter in the same round.
+    /// One divided by the other, pair by pair.
     pub(crate) ratio: Quartiles,
-    /// The least of `us` divided by the least without a filter. Others on the machine can only add to a request's cost
-    /// (they push it out of the caches), so where it is busy this says more than the median.
-    pub(crate) least_ratio: f64,
-    pub(crate) pairs: usize,
-    pub(crate) requests: u64,
-    /// Every `us`, by round.
-    pub(crate) rounds_us: Vec<f64>,
+    /// Where the true median of the ratios lies, at 95 %.
+    pub(crate) sure: [f64; 2],
+    /// Both, pair by pair.
+    pub(crate) pairs_us: Vec<[f64; 2]>,
 }
 
 /// Median and the quartiles around it.
@@ -42,112 +40,107 @@ pub(crate) struct Quartiles {
     pub(crate) q3: f64,
 }
 
-/// One load of one listener.
+/// One pair: microseconds for a request without the filter and with it.
 #[derive(Clone, Copy)]
-struct Sample {
-    round: u32,
+struct Pair {
     route: Route,
     protocol: Protocol,
     variant: Variant,
-    us: f64,
-    requests: u64,
+    us: [f64; 2],
 }
 
-pub(crate) async fn measure(
-    module: &Path,
-    all_exports: Option<&Path>,
-    effort: &Effort,
-    seed: u64,
-    dir: &Path,
-) -> Result<Vec<Cell>> {
-    let mut variants = vec![(Variant::None, None), (Variant::Shipped, Some(module.to_path_buf()))];
-    variants.extend(all_exports.map(|module| (Variant::AllExports, Some(module.to_path_buf()))));
-    variants.push((Variant::Lua, None));
-    let plans: Vec<Plan> = [Route::Direct, Route::Proxied]
-        .into_iter()
-        .flat_map(|route| {
-            variants.iter().map(move |(variant, module)| Plan { route, variant: *variant, module: module.clone() })
-        })
-        .collect();
+pub(crate) async fn measure(modules: &Modules, pairs: u32, seed: u64, dir: &Path) -> Result<Vec<Cell>> {
+    let plans = plans(modules);
     // One worker: with more, what a second one does while it has little to do is measured as well.
     let mut gateway = Gateway::start(&plans, 1, dir).await?;
     let listeners = gateway.listeners.clone();
-    println!("CPU per request: {} listeners, 2 protocols, {} rounds; first a warm-up", listeners.len(), effort.rounds);
-    let mut dice = Dice(seed);
-    let mut samples = Vec::new();
-    // Round 0 warms up: V8 compiles what is hot, connections to the application are opened.
-    for round in 0..=effort.rounds {
-        for protocol in Protocol::ALL {
-            for route in [Route::Direct, Route::Proxied] {
-                let mut order: Vec<Listener> =
-                    listeners.iter().filter(|listener| listener.route == route).copied().collect();
-                dice.shuffle(&mut order);
-                for listener in order {
-                    let sample = load_once(&mut gateway, listener, protocol, effort.load, round).await?;
-                    samples.extend(Some(sample).filter(|_| round > 0));
-                }
-            }
-        }
-        if round > 0 {
-            println!("  round {round} of {}", effort.rounds);
-        }
-    }
-    Ok(cells(&samples, &plans))
-}
-
-async fn load_once(
-    gateway: &mut Gateway,
-    listener: Listener,
-    protocol: Protocol,
-    time: Duration,
-    round: u32,
-) -> Result<Sample> {
-    for _ in 0..TRIES {
-        let (requests_before, cpu_before) = (gateway.requests(listener).await?, gateway.cpu()?);
-        load::run(protocol, listener.port, time).await?;
-        let (cpu, requests) = (gateway.cpu()? - cpu_before, gateway.requests(listener).await? - requests_before);
-        if requests >= FEWEST {
-            let us = cpu.as_secs_f64() * 1e6 / requests as f64;
-            return Ok(Sample { round, route: listener.route, protocol, variant: listener.variant, us, requests });
-        }
-    }
-    bail!("{TRIES} times fewer than {FEWEST} requests in {time:?}: this machine is too busy")
-}
-
-fn cells(samples: &[Sample], plans: &[Plan]) -> Vec<Cell> {
-    let mut cells = Vec::new();
+    println!("CPU per request: {} listeners, 2 protocols, {pairs} pairs each; first a warm-up", listeners.len());
     for protocol in Protocol::ALL {
-        for plan in plans {
-            let of = |variant: Variant| {
-                samples.iter().filter(move |sample| {
-                    sample.route == plan.route && sample.protocol == protocol && sample.variant == variant
-                })
-            };
-            let pairs: Vec<(f64, f64)> = of(plan.variant)
-                .filter_map(|sample| {
-                    let baseline = of(Variant::None).find(|other| other.round == sample.round)?;
-                    Some((sample.us, sample.us / baseline.us))
-                })
+        for listener in &listeners {
+            load::run(protocol, *listener, WARM_UP).await?;
+        }
+    }
+    let mut dice = Dice(seed);
+    let mut measured = Vec::new();
+    for number in 1..=pairs {
+        let mut order: Vec<(Protocol, Listener)> = Protocol::ALL
+            .into_iter()
+            .flat_map(|protocol| listeners.iter().map(move |listener| (protocol, *listener)))
+            .filter(|(_, listener)| listener.variant != Variant::None)
+            .collect();
+        dice.shuffle(&mut order);
+        for (protocol, with) in order {
+            let without = listeners.iter().find(|other| other.route == with.route && other.variant == Variant::None);
+            let Some(without) = without.copied() else { continue };
+            let us = pair(&mut gateway, protocol, [without, with], dice.roll().is_multiple_of(2)).await?;
+            measured.push(Pair { route: with.route, protocol, variant: with.variant, us });
+        }
+        if number.is_multiple_of(10) || number == pairs {
+            println!("  pair {number} of {pairs}");
+        }
+    }
+    Ok(cells(&measured, &plans))
+}
+
+async fn pair(gateway: &mut Gateway, protocol: Protocol, of: [Listener; 2], turned: bool) -> Result<[f64; 2]> {
+    let [without, with] = of;
+    if turned {
+        let with = microseconds(gateway, protocol, with).await?;
+        return Ok([microseconds(gateway, protocol, without).await?, with]);
+    }
+    Ok([microseconds(gateway, protocol, without).await?, microseconds(gateway, protocol, with).await?])
+}
+
+async fn microseconds(gateway: &mut Gateway, protocol: Protocol, listener: Listener) -> Result<f64> {
+    let requests = requests(listener.route);
+    let before = gateway.cpu()?;
+    load::run(protocol, listener, requests).await?;
+    Ok((gateway.cpu()? - before).as_secs_f64() * 1e6 / requests as f64)
+}
+
+/// Requests of half a pair: many beside the opening of the connections, and few enough to take a fraction of a second.
+fn requests(route: Route) -> u64 {
+    match route {
+        Route::Direct => 4_000,
+        Route::Proxied | Route::Edge => 2_000,
+    }
+}
+
+fn cells(measured: &[Pair], plans: &[Plan]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for plan in plans {
+        for protocol in Protocol::ALL {
+            let pairs_us: Vec<[f64; 2]> = measured
+                .iter()
+                .filter(|pair| (pair.route, pair.protocol, pair.variant) == (plan.route, protocol, plan.variant))
+                .map(|pair| pair.us)
                 .collect();
-            let least = |variant: Variant| of(variant).map(|sample| sample.us).fold(f64::INFINITY, f64::min);
-            let (rounds_us, ratios): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-            if let (Some(us), Some(ratio)) = (Quartiles::of(&rounds_us), Quartiles::of(&ratios)) {
-                cells.push(Cell {
-                    route: plan.route,
-                    protocol,
-                    variant: plan.variant,
-                    us,
-                    ratio,
-                    least_ratio: least(plan.variant) / least(Variant::None),
-                    pairs: ratios.len(),
-                    requests: of(plan.variant).map(|sample| sample.requests).sum(),
-                    rounds_us,
-                });
+            let of = |figure: fn(&[f64; 2]) -> f64| pairs_us.iter().map(figure).collect::<Vec<f64>>();
+            let ratios = of(|[without, with]| with / without);
+            let all = (Quartiles::of(&of(|[without, _]| *without)), Quartiles::of(&of(|[_, with]| *with)));
+            if let ((Some(without_us), Some(us)), Some(ratio), Some(sure)) =
+                (all, Quartiles::of(&ratios), sure_of_median(&ratios))
+            {
+                let (route, variant) = (plan.route, plan.variant);
+                cells.push(Cell { route, protocol, variant, without_us, us, ratio, sure, pairs_us });
             }
         }
     }
-    cells.sort_by_key(|cell| (cell.route == Route::Proxied, cell.protocol == Protocol::H2));
+    cells.sort_by_key(|cell| (cell.route as u8, cell.protocol as u8));
     cells
+}
+
+/// Where the median of all pairs that could be measured lies, at 95 %: by the ranks of those that were, so that nothing is said
+/// about how they are spread. None of nothing; everything where there are too few to say.
+fn sure_of_median(values: &[f64]) -> Option<[f64; 2]> {
+    /// Of the normal distribution, two-sided.
+    const SIGMAS: f64 = 1.96;
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len() as f64;
+    let rank = ((n - SIGMAS * n.sqrt()) / 2.0).floor().max(0.0) as usize;
+    let below = rank.saturating_sub(1);
+    Some([*sorted.get(below)?, *sorted.get(sorted.len().checked_sub(1 + below)?)?])
 }
 
 impl Quartiles {
@@ -187,25 +180,29 @@ impl Dice {
 mod tests {
     use super::*;
 
-    fn sample(round: u32, variant: Variant, us: f64) -> Sample {
-        Sample { round, route: Route::Direct, protocol: Protocol::H1, variant, us, requests: 10 }
+    #[test]
+    fn a_ratio_is_that_of_one_pair() {
+        let plan = Plan { route: Route::Direct, variant: Variant::Shipped, module: None };
+        // The machine was half as fast in the second pair.
+        let measured = [[10.0, 11.0], [20.0, 22.0]].map(|us| Pair {
+            route: Route::Direct,
+            protocol: Protocol::H1,
+            variant: Variant::Shipped,
+            us,
+        });
+        let cells = cells(&measured, &[plan]);
+        assert_eq!(cells.len(), 1);
+        assert!((cells[0].ratio.q1 - 1.1).abs() < 1e-9 && (cells[0].ratio.q3 - 1.1).abs() < 1e-9);
+        assert_eq!(cells[0].pairs_us.len(), 2);
     }
 
     #[test]
-    fn a_ratio_is_that_of_the_same_round() {
-        let plans =
-            [Variant::None, Variant::Shipped].map(|variant| Plan { route: Route::Direct, variant, module: None });
-        // The machine was half as fast in the second round.
-        let samples = [
-            sample(1, Variant::None, 10.0),
-            sample(1, Variant::Shipped, 11.0),
-            sample(2, Variant::Shipped, 22.0),
-            sample(2, Variant::None, 20.0),
-        ];
-        let cells = cells(&samples, &plans);
-        assert_eq!(cells.len(), 2);
-        assert!((cells[1].ratio.q1 - 1.1).abs() < 1e-9 && (cells[1].ratio.q3 - 1.1).abs() < 1e-9);
-        assert_eq!((cells[1].pairs, cells[1].requests), (2, 20));
+    fn the_median_is_surer_the_more_pairs_there_are() {
+        let values = |n: u32| (0..n).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(sure_of_median(&[]), None);
+        assert_eq!(sure_of_median(&values(3)), Some([0.0, 2.0]), "three say nothing");
+        // The tables' ranks for n = 100 are the 40th and the 61st.
+        assert_eq!(sure_of_median(&values(100)), Some([39.0, 60.0]));
     }
 
     #[test]

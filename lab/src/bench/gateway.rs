@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use super::instructions;
 use crate::envoy::Admin;
 use crate::foreign::ENVOY;
 use crate::manifest::{Manifest, Overrides, extension_file};
@@ -21,6 +22,8 @@ const FIRST_PORT: u16 = 28100;
 const APPLICATION_PORT: u16 = 29081;
 const APPLICATION: &str = "outbound|8081||fast.default.svc.cluster.local";
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// Under valgrind all is some fifty times slower; twenty seconds were measured.
+const COUNTED_START_LIMIT: Duration = Duration::from_secs(180);
 const CONNECTION_MANAGER: &str = "/filter_chains/0/filters/0/typed_config";
 
 /// What stands first in the listener.
@@ -33,6 +36,8 @@ pub(crate) enum Variant {
     Shipped,
     /// The same module with all of the SDK's exports.
     AllExports,
+    /// A module that is called as often as the shipped one, and does nothing.
+    Empty,
     /// A counter in Lua, as a measure of what a script would cost. It counts per worker and misses resets.
     Lua,
 }
@@ -45,6 +50,8 @@ pub(crate) enum Route {
     Direct,
     /// Passes it on to another Envoy, which answers it.
     Proxied,
+    /// The same, as gateways at the edge do it: TLS ends here, and each request has its line in the access log.
+    Edge,
 }
 
 impl Variant {
@@ -53,16 +60,20 @@ impl Variant {
             Self::None => "no filter",
             Self::Shipped => "softclose",
             Self::AllExports => "all exports",
+            Self::Empty => "empty calls",
             Self::Lua => "Lua counter",
         }
     }
 }
 
 impl Route {
+    pub(crate) const ALL: [Self; 3] = [Self::Direct, Self::Proxied, Self::Edge];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::Proxied => "proxied",
+            Self::Edge => "edge",
         }
     }
 }
@@ -93,6 +104,23 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) async fn start(plans: &[Plan], workers: u16, dir: &Path) -> Result<Self> {
+        Self::start_as(plans, dir, START_LIMIT, |bootstrap| envoy_command(bootstrap, workers)).await
+    }
+
+    /// One worker, under a valgrind that counts its instructions.
+    pub(crate) async fn start_counted(plans: &[Plan], dir: &Path) -> Result<Self> {
+        Self::start_as(plans, dir, COUNTED_START_LIMIT, |bootstrap| {
+            instructions::counted(&envoy_command(bootstrap, 1), dir)
+        })
+        .await
+    }
+
+    async fn start_as(
+        plans: &[Plan],
+        dir: &Path,
+        limit: Duration,
+        command: impl FnOnce(&Path) -> Command,
+    ) -> Result<Self> {
         topology::ports_are_free().await?;
         ensure!(!topology::listens(APPLICATION_PORT), "port {APPLICATION_PORT} is taken by another program");
         let mut resources = Vec::new();
@@ -112,13 +140,13 @@ impl Gateway {
         let bootstrap = dir.join("bootstrap.json");
         write(&bootstrap, &with_application(template("bootstrap.yaml", dir)?)?)?;
         let application = application(dir).await?;
-        let mut envoy = Process::start("envoy", envoy_command(&bootstrap, workers), dir)?;
+        let mut envoy = Process::start("envoy", command(&bootstrap), dir)?;
         let admin = Admin::new();
         let up = async || match envoy.assert_running(dir) {
             Err(early) => Some(Err(early)),
             Ok(()) => admin.ready().await.then_some(Ok(())),
         };
-        let waited = wait::until("Envoy is LIVE", START_LIMIT, up).await;
+        let waited = wait::until("Envoy is LIVE", limit, up).await;
         waited.flatten().with_context(|| format!("Envoy did not start, {}", log_ends(dir, "envoy")))?;
         if gate_is_there {
             crate::ground::gate_answers().await?;
@@ -153,8 +181,24 @@ impl Gateway {
         value.with_context(|| format!("no {name} in {page:?}"))
     }
 
+    /// The process id of Envoy, or of the valgrind around it.
+    pub(crate) fn envoy_id(&self) -> i32 {
+        self.envoy.id()
+    }
+
     fn pid(&mut self) -> Result<u32> {
         self.envoy.child().id().context("Envoy has ended")
+    }
+}
+
+impl Listener {
+    /// Where a load goes.
+    pub(crate) fn url(&self) -> String {
+        let scheme = match self.route {
+            Route::Direct | Route::Proxied => "http",
+            Route::Edge => "https",
+        };
+        format!("{scheme}://{}/fast", topology::local(self.port))
     }
 }
 
@@ -173,15 +217,20 @@ impl Plan {
                 let answer = json!({ "status": 200, "body": { "inline_string": "ok\n" } });
                 fast = json!({ "match": { "prefix": "/fast" }, "direct_response": answer });
             }
-            Route::Proxied => {
+            Route::Proxied | Route::Edge => {
                 set(&mut fast, "/match/prefix", json!("/fast"))?;
                 set(&mut fast, "/route/cluster", json!(APPLICATION))?;
             }
         }
         routes.insert(0, fast);
+        if self.route == Route::Edge {
+            let log = dir.join(format!("access-{port}.log"));
+            add(&mut listener, "/filter_chains/0", "transport_socket", tls()?)?;
+            add(&mut listener, CONNECTION_MANAGER, "access_log", access_log(&log))?;
+        }
         match self.variant {
             Variant::None => Ok(vec![listener]),
-            Variant::Shipped | Variant::AllExports => self.with_module(listener, dir),
+            Variant::Shipped | Variant::AllExports | Variant::Empty => self.with_module(listener, dir),
             Variant::Lua => {
                 let filters = listener.pointer_mut(&format!("{CONNECTION_MANAGER}/http_filters"));
                 filters.and_then(Value::as_array_mut).context("http_filters is not a list")?.insert(0, lua_counter());
@@ -198,15 +247,43 @@ impl Plan {
         let manifest = Manifest::read(&topology::root()?.join("envoyfilter.yaml"))?;
         let resolved = manifest.resolve(vec![listener], module, &dir, &Overrides::default())?;
         for (name, mut extension) in resolved.extensions {
-            if self.variant == Variant::AllExports {
+            if self.variant != Variant::Shipped {
                 // Apart from the shipped module's shared data, as it would be in a gateway of its own.
-                set(&mut extension, "/typed_config/config/vm_config/vm_id", json!("softclose-all-exports"))?;
+                let vm = format!("bench-{:?}", self.variant);
+                set(&mut extension, "/typed_config/config/vm_config/vm_id", json!(vm))?;
             }
             let response = json!({ "version_info": "1", "resources": [extension] });
             write(&dir.join(extension_file(&name)), &response)?;
         }
         Ok(resolved.listeners)
     }
+}
+
+/// A server's side of TLS, with a certificate that nobody but this run knows.
+fn tls() -> Result<Value> {
+    let named = rcgen::generate_simple_self_signed(vec![topology::HOST.to_owned()])?;
+    let certificate = json!([{
+        "certificate_chain": {"inline_string": named.cert.pem()},
+        "private_key": {"inline_string": named.signing_key.serialize_pem()},
+    }]);
+    Ok(json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {"alpn_protocols": ["h2", "http/1.1"], "tls_certificates": certificate},
+        },
+    }))
+}
+
+/// A line for each request, in Envoy's own format.
+fn access_log(path: &Path) -> Value {
+    json!([{
+        "name": "envoy.access_loggers.file",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+            "path": path,
+        },
+    }])
 }
 
 /// What people write when they want to know how busy a gateway is.
@@ -280,6 +357,13 @@ fn set(value: &mut Value, pointer: &str, to: Value) -> Result<()> {
     if let Some(place) = place {
         *place = to;
     }
+    Ok(())
+}
+
+/// Adds a field to the mapping at `pointer`.
+fn add(value: &mut Value, pointer: &str, name: &str, to: Value) -> Result<()> {
+    let mapping = value.pointer_mut(pointer).and_then(Value::as_object_mut);
+    mapping.with_context(|| format!("{pointer} is not a mapping"))?.insert(name.to_owned(), to);
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! Memory: the same gateway with and without the filter, at several numbers of workers.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -13,7 +12,7 @@ use crate::diagnostics::evidence;
 
 const WORKERS: [u16; 5] = [1, 2, 4, 8, 16];
 /// Every worker has served requests before memory is read.
-const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP: u64 = 10_000;
 
 /// Resident memory of Envoy with so many workers.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -49,7 +48,7 @@ pub(crate) async fn measure(module: &Path, out: &Path) -> Result<Vec<Footprint>>
 async fn resident(plan: &Plan, workers: u16, dir: &Path) -> Result<f64> {
     let mut gateway = Gateway::start(std::slice::from_ref(plan), workers, dir).await?;
     for listener in gateway.listeners.clone() {
-        load::run(Protocol::H1, listener.port, WARM_UP).await?;
+        load::run(Protocol::H1, listener, WARM_UP).await?;
     }
     gateway.resident_mib()
 }
