@@ -284,6 +284,31 @@ envoy version:
 _envoy version:
     @[ -x ".tools/envoy-{{version}}" ] || just envoy {{version}}
 
+# HAProxy of a Debian suite, with the libraries it was built with, as root: just haproxy trixie (3.0), just haproxy sid (3.2)
+haproxy suite:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    command -v debootstrap >/dev/null || { echo "haproxy: as root, once: apt-get install debootstrap" >&2; exit 69; }
+    root="$PWD/.tools/haproxy-root-{{suite}}" bin="$PWD/.tools/haproxy-{{suite}}"
+    [ -x "$root/usr/sbin/haproxy" ] || debootstrap --variant=minbase --include=haproxy {{suite}} "$root" >/dev/null
+    printf '#!/bin/sh\nexec "%s" --library-path "%s" "%s" "$@"\n' "$root/usr/lib64/ld-linux-x86-64.so.2" \
+        "$root/usr/lib/x86_64-linux-gnu" "$root/usr/sbin/haproxy" > "$bin"
+    chmod +x "$bin"; "$bin" -v | sed -n 1p
+
+# S1 to S4 and the busy gateway on other HAProxys, each a program: just versions-haproxy .tools/haproxy-trixie /opt/haproxy-2.8
+versions-haproxy +BINS: build
+    #!/usr/bin/env bash
+    set -euo pipefail
+    lab=target/release/softclose-lab failed=0
+    for bin in {{BINS}}; do
+        export HAPROXY_BIN="$bin"; "$bin" -v | sed -n 1p
+        for mode in current improved softclose; do $lab run S1 --mode $mode || failed=1; done
+        for scenario in S2 S3 S4; do $lab run $scenario --mode softclose || failed=1; done
+        $lab matrix --busy || failed=1
+        for preset in haproxy-soft haproxy-retry; do $lab soak 10 busy --preset "$preset" || failed=1; done
+    done
+    exit $failed
+
 # S1 and S4 on every Envoy that Istio 1.28 to 1.32 bring, or on those named: just versions 1.38.2 1.40.0
 versions *VERSIONS: build
     #!/usr/bin/env bash
