@@ -12,7 +12,7 @@ pub(crate) struct Logged {
     /// `<NOSRV>` if none was found.
     pub(crate) server: String,
     pub(crate) status: String,
-    /// Who ended it in which phase: `DH` is a server's DOWN before the answer began, `----` nobody.
+    /// Who ended it in which phase: `DH` is a server's DOWN before the answer began (`DC` from HAProxy 3.0 on), `----` nobody.
     pub(crate) state: String,
     /// Tries beyond the first; `+` where the last of them went to another server.
     pub(crate) retries: String,
@@ -21,7 +21,8 @@ pub(crate) struct Logged {
 /// HAProxy found no server that it might send the request to.
 pub(crate) const NO_SERVER: &str = "<NOSRV>";
 
-/// Every request that the log of the balancer in `dir` names, by its id. An h2 stream that a DOWN cut leaves no line there.
+/// Every request that the log of the balancer in `dir` names, by its id. An h2 stream that a DOWN cut leaves no line there before
+/// HAProxy 3.0.
 pub(crate) fn read(dir: &Path) -> Result<HashMap<String, Logged>> {
     let path = dir.join("haproxy.log");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -4,7 +4,7 @@
 use softclose_fsm::Preset;
 
 use super::departure::{Departure, least};
-use super::record::Record;
+use super::record::{Place, Record};
 use super::world::World;
 use crate::mode::Mode;
 
@@ -90,7 +90,7 @@ impl Record {
             // What had not been read when the sockets closed, or when DOWN cut, is in nobody's count.
             return Vec::new();
         }
-        let cut = self.cut() as u64;
+        let cut = self.counted_cut() as u64;
         match self.cut_at_most() {
             Some(at_most) if at_most < cut => {
                 vec![format!("untrue: {cut} requests lost, and it said cut at most {at_most}")]
@@ -103,6 +103,13 @@ impl Record {
                 self.departures.iter().filter(clean).map(word).collect()
             }
         }
+    }
+
+    /// Failures that a pod can have had in its count. Where no other pod is left, what comes to closed sockets after its last try, and
+    /// what is connecting at DOWN, ends in HAProxy: the application never saw it, and no more did the pod.
+    fn counted_cut(&self) -> usize {
+        let nowhere_else = self.preset == Some(Preset::HaproxyRetry) && self.staying.is_empty();
+        self.failures().filter(|lost| lost.place == Place::Leaving && (lost.fate.runs > 0 || !nowhere_else)).count()
     }
 
     fn promise(&self) -> Promise {
@@ -145,7 +152,6 @@ enum Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::busy::record::Place;
     use crate::busy::record::tests::{lost_on_the_way, record};
 
     #[test]
@@ -198,6 +204,18 @@ mod tests {
         let lost = lost_on_the_way(&record);
         record.lost.push(lost);
         assert_eq!(record.complaints(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_ended_in_the_balancer_of_an_only_pod_is_not_held_against_it() {
+        let mut record = record(Preset::HaproxyRetry, World::Retry);
+        let lost = lost_on_the_way(&record);
+        record.lost.push(lost);
+        assert!(!record.untrue().is_empty());
+        (record.replicas, record.staying) = (1, Vec::new());
+        assert_eq!(record.untrue(), Vec::<String>::new());
+        record.lost[0].fate.runs = 1;
+        assert!(!record.untrue().is_empty());
     }
 
     #[test]
