@@ -9,7 +9,7 @@ use crate::scenario::Scenario;
 use crate::{Options, report, traffic};
 
 /// More ground failures than this share, and the machine is not fit for the lab.
-const GROUND_LIMIT: f64 = 0.05;
+pub(crate) const GROUND_LIMIT: f64 = 0.05;
 
 /// True if no run lost anything (mode current: if every run showed the fault).
 pub(crate) async fn run(name: &str, mode: Mode, repeat: u32, options: &Options) -> Result<bool> {
@@ -47,6 +47,11 @@ pub(crate) async fn run(name: &str, mode: Mode, repeat: u32, options: &Options) 
     Ok(tally.passed())
 }
 
+/// Of all that was played, `runs` and those that were repeated, how much failed for its ground.
+pub(crate) fn ground_share(runs: u32, failures: u32) -> f64 {
+    f64::from(failures) / f64::from((runs + failures).max(1))
+}
+
 /// What many runs add up to.
 #[derive(Default)]
 struct Tally {
@@ -70,7 +75,7 @@ impl Tally {
     }
 
     fn ground_share(&self) -> f64 {
-        f64::from(self.ground_failures) / f64::from((self.runs + self.ground_failures).max(1))
+        ground_share(self.runs, self.ground_failures)
     }
 
     fn passed(&self) -> bool {
