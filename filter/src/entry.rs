@@ -8,8 +8,6 @@
 //! Root contexts stay the SDK's.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 use proxy_wasm::traits::RootContext;
 use proxy_wasm::types::Action;
@@ -17,6 +15,7 @@ use proxy_wasm::types::Action;
 use crate::host;
 use crate::root::{Root, on_panic, worker_of_stream};
 use crate::stream::Stream;
+use crate::streams::Streams;
 
 proxy_wasm::main! {{
     std::panic::set_hook(Box::new(on_panic));
@@ -28,30 +27,7 @@ thread_local! {
     static ROOTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 
     /// The streams whose headers came, by context; never borrowed while a callback runs.
-    static STREAMS: RefCell<HashMap<u32, Stream, BuildHasherDefault<Spread>>> =
-        const { RefCell::new(HashMap::with_hasher(BuildHasherDefault::new())) };
-}
-
-/// Spreads context ids over a table. No client chooses one, the host counts them up, so nothing dearer is needed.
-#[derive(Default)]
-struct Spread(u32);
-
-impl Hasher for Spread {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        /// Of 2^32 by the golden ratio: neighbours come to lie far apart (Knuth, The Art of Computer Programming, 6.4).
-        const GOLDEN: u32 = 0x9e37_79b9;
-        self.0 = (self.0 ^ id).wrapping_mul(GOLDEN);
-    }
-
-    fn finish(&self) -> u64 {
-        u64::from(self.0)
-    }
+    static STREAMS: RefCell<Streams<Stream>> = const { RefCell::new(Streams::new()) };
 }
 
 unsafe extern "C" {
@@ -72,6 +48,7 @@ extern "C" fn on_configure(root: u32, size: usize) -> bool {
         is_new
     });
     if is_new {
+        STREAMS.with_borrow_mut(Streams::make_room);
         proxy_on_context_create(root, 0);
     }
     proxy_on_configure(root, size)
@@ -91,7 +68,7 @@ extern "C" fn on_request_headers(context: u32, _count: usize, end_of_stream: boo
 // SAFETY: nothing else has this name.
 #[unsafe(export_name = "softclose_on_delete")]
 extern "C" fn on_delete(context: u32) {
-    match STREAMS.with_borrow_mut(|streams| streams.remove(&context)) {
+    match STREAMS.with_borrow_mut(|streams| streams.remove(context)) {
         Some(stream) => host::in_stream(context, || stream.end()),
         None if ROOTS.with_borrow_mut(|roots| forget(roots, context)) => proxy_on_delete(context),
         None => {}
@@ -109,7 +86,7 @@ fn forget(roots: &mut Vec<u32>, context: u32) -> bool {
 #[cfg(feature = "plant")]
 #[unsafe(export_name = "softclose_on_response_body")]
 extern "C" fn on_response_body(context: u32, _size: usize, _end_of_stream: bool) -> Action {
-    if let Some(plant) = STREAMS.with_borrow(|streams| streams.get(&context).map(Stream::plant)) {
+    if let Some(plant) = STREAMS.with_borrow(|streams| streams.get(context).map(Stream::plant)) {
         crate::plant::at_response_body(plant);
     }
     Action::Continue

@@ -19,6 +19,7 @@ mod plant;
 mod replay;
 mod root;
 mod stream;
+mod streams;
 mod waiters;
 mod worker;
 
