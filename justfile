@@ -256,7 +256,7 @@ lab-cases:
 cost-check: build
     target/release/softclose-lab bench --alone --only instructions
 
-# CPU per request against no filter and others, memory per worker, latencies; --full for half a quiet hour
+# CPU per request against no filter and others, memory per worker, latencies; --full for a quiet hour
 bench *ARGS: build
     cargo run -q --release -p softclose-package -- trim --keep-all target/{{wasm}}/wasm/softclose_filter.wasm target/softclose-all-exports.wasm
     SOFTCLOSE_WASM_ALL=target/softclose-all-exports.wasm target/release/softclose-lab bench {{ARGS}}

@@ -213,9 +213,7 @@ impl Worker {
     }
 
     /// A request that is in the ledger has ended. Runs while the host tears the stream down: it may be called, but must not be asked
-    /// to answer a stream.
-    ///
-    /// `ending` is asked only while draining: was it answered to its end, or does zero prove nothing?
+    /// to answer a stream. `ending` is asked only while draining: was it answered to its end, or does zero prove nothing?
     pub(crate) fn exit(&self, ending: impl FnOnce() -> Ending) {
         if self.open.get() {
             return self.owe();

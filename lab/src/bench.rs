@@ -47,7 +47,7 @@ const PAIRS_FULL: u32 = 150;
 /// How much is measured.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// More pairs of loads: about half an hour instead of seven minutes
+    /// More pairs of loads: for the processor time three quarters of an hour instead of seven minutes
     #[arg(long)]
     full: bool,
     /// Pairs of loads for each variant's processor time [default: 25, or 150 with --full]

@@ -79,6 +79,7 @@ pub(crate) async fn measure(modules: &Modules, pairs: u32, seed: u64, dir: &Path
             println!("  pair {number} of {pairs}");
         }
     }
+    gateway.has_counted_all().await?;
     Ok(cells(&measured, &plans))
 }
 

@@ -65,16 +65,22 @@ pub(crate) async fn measure(modules: &Modules, dir: &Path) -> Result<Vec<Count>>
             dumps += 1;
             let dump = dir.join(format!("{DUMP}.{dumps}"));
             let instructions = count(&mut gateway, protocol, *listener, &dump).await?;
-            let baseline = counts.iter().find(|count| {
-                (count.route, count.protocol, count.variant) == (listener.route, protocol, Variant::None)
-            });
-            let without = baseline.map_or(instructions, |baseline| baseline.instructions);
+            let alone = listener.variant == Variant::None;
+            let without = if alone { instructions } else { baseline(&counts, *listener, protocol)? };
             let (route, variant) = (listener.route, listener.variant);
             counts.push(Count { route, protocol, variant, instructions, without });
         }
     }
+    gateway.has_counted_all().await?;
     counts.sort_by_key(|count| (count.route as u8, count.protocol as u8));
     Ok(counts)
+}
+
+/// What a request of the same route and protocol takes without a filter.
+fn baseline(counts: &[Count], listener: Listener, protocol: Protocol) -> Result<f64> {
+    let wanted = (listener.route, protocol, Variant::None);
+    let baseline = counts.iter().find(|count| (count.route, count.protocol, count.variant) == wanted);
+    Ok(baseline.context("nothing was counted without a filter")?.instructions)
 }
 
 async fn count(gateway: &mut Gateway, protocol: Protocol, listener: Listener, dump: &PathBuf) -> Result<f64> {
