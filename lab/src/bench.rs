@@ -196,7 +196,7 @@ fn verdict(report: &Report) -> Checks {
                 cell.route.name(),
                 cell.protocol.name()
             ),
-            format!("{:.3} ({:.3}-{:.3} at 95 %)", cell.ratio.median, cell.sure[0], cell.sure[1]),
+            format!("{:.3} (at 95 %: {})", cell.ratio.median, cell.sure_in_words()),
         );
     }
     for count in report.instructions.iter().filter(|count| count.variant == Variant::Shipped) {

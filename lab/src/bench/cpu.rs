@@ -26,8 +26,8 @@ pub(crate) struct Cell {
     pub(crate) us: Quartiles,
     /// One divided by the other, pair by pair.
     pub(crate) ratio: Quartiles,
-    /// Where the true median of the ratios lies, at 95 %.
-    pub(crate) sure: [f64; 2],
+    /// Where the true median of the ratios lies, at 95 %; none where there are too few pairs to say.
+    pub(crate) sure: Option<[f64; 2]>,
     /// Both, pair by pair.
     pub(crate) pairs_us: Vec<[f64; 2]>,
 }
@@ -119,9 +119,8 @@ fn cells(measured: &[Pair], plans: &[Plan]) -> Vec<Cell> {
             let of = |figure: fn(&[f64; 2]) -> f64| pairs_us.iter().map(figure).collect::<Vec<f64>>();
             let ratios = of(|[without, with]| with / without);
             let all = (Quartiles::of(&of(|[without, _]| *without)), Quartiles::of(&of(|[_, with]| *with)));
-            if let ((Some(without_us), Some(us)), Some(ratio), Some(sure)) =
-                (all, Quartiles::of(&ratios), sure_of_median(&ratios))
-            {
+            if let ((Some(without_us), Some(us)), Some(ratio)) = (all, Quartiles::of(&ratios)) {
+                let sure = sure_of_median(&ratios);
                 let (route, variant) = (plan.route, plan.variant);
                 cells.push(Cell { route, protocol, variant, without_us, us, ratio, sure, pairs_us });
             }
@@ -132,16 +131,28 @@ fn cells(measured: &[Pair], plans: &[Plan]) -> Vec<Cell> {
 }
 
 /// Where the median of all pairs that could be measured lies, at 95 %: by the ranks of those that were, so that nothing is said
-/// about how they are spread. None of nothing; everything where there are too few to say.
+/// about how they are spread. None of so few that not even the least and the greatest enclose it so surely.
 fn sure_of_median(values: &[f64]) -> Option<[f64; 2]> {
     /// Of the normal distribution, two-sided.
     const SIGMAS: f64 = 1.96;
+    /// All of five lie on one side of the median in one case of 16, all of six in one of 32.
+    const FEWEST: usize = 6;
+    if values.len() < FEWEST {
+        return None;
+    }
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len() as f64;
     let rank = ((n - SIGMAS * n.sqrt()) / 2.0).floor().max(0.0) as usize;
     let below = rank.saturating_sub(1);
     Some([*sorted.get(below)?, *sorted.get(sorted.len().checked_sub(1 + below)?)?])
+}
+
+impl Cell {
+    /// Where the true median lies, in words.
+    pub(crate) fn sure_in_words(&self) -> String {
+        self.sure.map_or("too few pairs".to_owned(), |[low, high]| format!("{low:.3}-{high:.3}"))
+    }
 }
 
 impl Quartiles {
@@ -200,8 +211,8 @@ mod tests {
     #[test]
     fn the_median_is_surer_the_more_pairs_there_are() {
         let values = |n: u32| (0..n).map(f64::from).collect::<Vec<_>>();
-        assert_eq!(sure_of_median(&[]), None);
-        assert_eq!(sure_of_median(&values(3)), Some([0.0, 2.0]), "three say nothing");
+        assert_eq!(sure_of_median(&values(5)), None);
+        assert_eq!(sure_of_median(&values(6)), Some([0.0, 5.0]));
         // The tables' ranks for n = 100 are the 40th and the 61st.
         assert_eq!(sure_of_median(&values(100)), Some([39.0, 60.0]));
     }

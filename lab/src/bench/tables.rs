@@ -19,7 +19,7 @@ pub(crate) fn cpu(cells: &[Cell]) -> String {
             us(cell.without_us),
             us(cell.us),
             format!("{:.3}", cell.ratio.median),
-            format!("{:.3}-{:.3}", cell.sure[0], cell.sure[1]),
+            cell.sure_in_words(),
             format!("{:.3}-{:.3}", cell.ratio.q1, cell.ratio.q3),
             cell.pairs_us.len().to_string(),
         ]);
