@@ -228,6 +228,10 @@ impl Worker {
         if ending == Ending::ByHost {
             self.take(&Input::Distrust(DistrustReason::Cut));
         }
+        if ending == Ending::ByPeer {
+            // While it still is in the ledger: nobody may believe a zero before this is known.
+            self.take(&Input::PeerEnded);
+        }
         self.ledger.leave(1);
         // Whoever takes the ledger to zero reads zero, or something that came since and will end in its turn.
         if self.draining.get() && self.ledger.reads_at_most(0) {

@@ -101,7 +101,7 @@ impl Input {
             | Self::Reopen
             | Self::EnvoyDrainStarted
             | Self::Observe(_) => true,
-            Self::Probe(_) | Self::Distrust(_) | Self::Tick => false,
+            Self::Probe(_) | Self::PeerEnded | Self::Distrust(_) | Self::Tick => false,
         }
     }
 }

@@ -21,6 +21,8 @@ pub enum Input {
     EnvoyDrainStarted,
     /// Envoy's own counters say that so many requests are in flight.
     Observe(u64),
+    /// A request is about to leave the ledger that whoever asked has ended: its client gave up, or the balancer cut it.
+    PeerEnded,
     /// The count is not to be believed.
     Distrust(DistrustReason),
     /// Nothing but time, or another reading of the ledger.

@@ -32,6 +32,7 @@ mod drive;
 mod effect;
 mod input;
 mod machine;
+mod peer_ends;
 mod plan;
 mod probers;
 mod record;
@@ -44,8 +45,9 @@ pub use drive::{Handled, Host, Loaded, Stored, handle};
 pub use effect::{Counter, Effect, Transition};
 pub use input::{Input, Probe, Refusal, Reply, Warning};
 pub use machine::{Step, step};
-pub use plan::{Arrivals, Deflection, FieldError, Order, Plan, Preset, Sockets};
-pub use probers::{PROBERS_MAX, Prober, Probers};
+pub use peer_ends::PeerEnds;
+pub use plan::{Arrivals, Deflection, FieldError, Order, Plan, Preset, Sockets, Watch};
+pub use probers::{Audience, PROBERS_MAX, Prober, Probers};
 pub use record::{
     Aftermath, Answer, Distrust, DistrustReason, Event, EventName, Opinion, Path, Reading, Record, RollCall,
 };

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use crate::effect::{Counter, Effect, Transition};
 use crate::input::{Input, Refusal, Reply, Warning};
+use crate::peer_ends::PeerEnds;
 use crate::plan::{Order, Plan};
 use crate::record::{Aftermath, DistrustReason, EventName, Reading, Record};
 use crate::registry::ROLL_CALL_WAIT;
@@ -83,6 +84,9 @@ impl Next {
             (Open | Draining | Closing | Closed | Fault, Input::EnvoyDrainStarted) => self.envoy_drain_started(),
             (Draining | Closing, Input::Observe(active)) => self.observe(*active),
             (Open | Closed | Fault, Input::Observe(_)) => accepted(),
+            (Draining, Input::PeerEnded) => self.peer_ended(),
+            // Before a drain nobody acts on it; after the flip, and where health comes first, `cut_at_most` counts.
+            (Open | Closing | Closed | Fault, Input::PeerEnded) => Reply::Noted,
             (Open | Draining | Closing | Closed | Fault, Input::Distrust(reason)) => self.distrust(*reason),
             (Open | Draining | Closing | Closed | Fault, Input::Tick) => Reply::Noted,
         }
@@ -102,6 +106,7 @@ impl Next {
             }
             (State::Fault(fault), _) => {
                 if self.told_enough() && !fault.may_exit {
+                    self.record.audience = self.record.audience_now(self.now);
                     self.record.state = State::Fault(Fault { may_exit: true, ..fault.clone() });
                     self.change(None);
                 }
@@ -148,6 +153,10 @@ impl Next {
         let zero = self.believed_active(quest) == Some(0);
         let zero_since = zero.then(|| quest.zero_since.unwrap_or(self.now));
         let due = quest.deadline.is_some_and(|deadline| deadline <= self.now);
+        if due && zero && self.record.distrust.is_none() && !self.record.zero_is_confirmed() {
+            self.distrust(DistrustReason::Aborted);
+            return self.fault(quest);
+        }
         match zero_since {
             Some(since) if self.ends(quest, due) => return self.end_on_zero(since),
             None if due => return self.fault(quest),
@@ -163,7 +172,7 @@ impl Next {
         let settled = quest.zero_since.is_some_and(|since| self.record.idle_from(since, false) <= self.now);
         match self.record.state.name() {
             // At the deadline the balancer is told, whether or not it has heard the soft answer: nothing is in flight.
-            StateName::Draining => due || (settled && self.told_enough()),
+            StateName::Draining => due || (settled && self.told_enough() && self.record.zero_is_confirmed()),
             StateName::Closing => (due || settled) && self.told_enough(),
             StateName::Open | StateName::Closed | StateName::Fault => false,
         }
@@ -203,6 +212,8 @@ impl Next {
         self.record.note(EventName::Drain, self.now);
         self.effects.push(Effect::Count(Counter::Drains));
         self.record.aftermath = None;
+        self.record.audience = None;
+        self.record.peer_ends = PeerEnds::default();
         let deadline = plan.deadline.map(|span| self.now.after(span));
         match plan.order {
             Order::IdleFirst => {
@@ -271,10 +282,12 @@ impl Next {
             State::Open(_) | State::Draining(_) | State::Closed(_) | State::Fault(_) => None,
         };
         let may_exit = told.is_some() && self.told_enough();
+        let audience = if may_exit { self.record.audience_now(self.now) } else { None };
         self.record.note(EventName::Fault, self.now);
         if told.is_none() {
             self.health_fails();
         }
+        self.record.audience = audience;
         self.effects.push(Effect::Count(counter));
         self.enter(State::Fault(Fault { since: self.now, plan, reason, active, may_exit, told }));
     }
@@ -294,6 +307,7 @@ impl Next {
     fn close_by(&mut self, verdict: Verdict) {
         let Some(plan) = self.record.plan().cloned() else { return };
         self.record.note(EventName::ReadinessFail, self.now);
+        self.record.audience = self.record.audience_now(self.now);
         self.enter(State::Closed(Closed { since: self.now, plan, verdict }));
     }
 
@@ -301,6 +315,7 @@ impl Next {
         self.record.note(EventName::Reopen, self.now);
         self.effects.push(Effect::Count(Counter::Reopens));
         self.record.aftermath = None;
+        self.record.audience = None;
         self.enter(State::Open(Open { since: self.now }));
         Reply::Accepted { warnings: warning.into_iter().chain(self.envoy_warning()).collect() }
     }

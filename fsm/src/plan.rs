@@ -63,6 +63,9 @@ pub struct Plan {
     /// What becomes of Envoy's listening sockets once health is 503 (`sockets_closing`); the preStop command carries it out.
     #[serde(default)]
     pub sockets_closing: Sockets,
+    /// Whether somebody is expected to ask the balancer path (`probers`). It changes nothing for those who do.
+    #[serde(default)]
+    pub probers: Watch,
 }
 
 /// A kind of balancer, by what it does with the health answer.
@@ -119,6 +122,17 @@ pub enum Sockets {
     Close,
 }
 
+/// Whether a balancer is expected to ask for health.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Watch {
+    /// Somebody is: a drain that nobody watched told nobody, and is no clean one.
+    #[default]
+    Expected,
+    /// Nobody is: this gateway has no such balancer, and where nobody asks, nobody is waited for.
+    None,
+}
+
 /// How a new request is sent back to the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deflection {
@@ -130,7 +144,7 @@ pub struct Deflection {
 
 impl Plan {
     /// The names of all fields of a plan.
-    pub const FIELDS: [&'static str; 15] = [
+    pub const FIELDS: [&'static str; 16] = [
         "preset",
         "settle_ms",
         "fall",
@@ -146,6 +160,7 @@ impl Plan {
         "refuse_status",
         "replay_limit",
         "sockets_closing",
+        "probers",
     ];
 
     /// The defaults of a preset.
@@ -167,6 +182,7 @@ impl Plan {
             refuse_status: too_early(),
             replay_limit: replay_limit(),
             sockets_closing: Sockets::Keep,
+            probers: Watch::Expected,
         };
         match preset {
             Preset::Haproxy => haproxy,
@@ -280,6 +296,7 @@ impl Plan {
             "arrivals_closing" => self.arrivals_closing = named(field, value, Arrivals::ALL)?,
             "refuse_status" => self.refuse_status = status_within(field, value, 400, "")?,
             "sockets_closing" => self.sockets_closing = named(field, value, Sockets::ALL)?,
+            "probers" => self.probers = named(field, value, Watch::ALL)?,
             // A balancer buffers a request before it knows where to send it; nobody gives each of them more than 16 MiB.
             "replay_limit" => self.replay_limit = whole_within(field, value, 0..=16_777_216)?,
             _ => return Err(FieldError::unknown(field, value, &Self::FIELDS)),
@@ -315,6 +332,11 @@ impl Arrivals {
 impl Sockets {
     /// Both, by name.
     pub const ALL: [(&'static str, Self); 2] = [("keep", Self::Keep), ("close", Self::Close)];
+}
+
+impl Watch {
+    /// Both, by name.
+    pub const ALL: [(&'static str, Self); 2] = [("expected", Self::Expected), ("none", Self::None)];
 }
 
 /// The status that a balancer is asked to retry on: 425 Too Early. Applications hardly ever say it themselves, unlike 503, which

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Plan, Sockets};
+use crate::plan::{Plan, Sockets, Watch};
 use crate::time::Instant;
 
 /// How many probers are remembered: more balancers than any known gateway has.
@@ -41,6 +41,27 @@ pub struct Probers {
     seen: Vec<Prober>,
     /// A stranger found no room among known probers, so somebody may be watching whom the table does not name.
     overflowed: bool,
+}
+
+/// What those who ask the balancer path had been told when the pod was free to leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audience {
+    /// Served `fall` hard answers, and given their margin; with closed sockets: given the time of so many refused checks.
+    pub told: u32,
+    /// Still asking, and not told enough when the hold ended.
+    pub untold: u32,
+    /// Asked when the drain began, and has been silent for five of its intervals.
+    pub gone: u32,
+    /// More asked than are remembered.
+    #[serde(default)]
+    pub unnamed: bool,
+}
+
+impl Audience {
+    /// Whether nobody asked whom anybody could have told.
+    pub fn is_empty(&self) -> bool {
+        self.told == 0 && self.untold == 0 && self.gone == 0 && !self.unnamed
+    }
 }
 
 /// One who asks the balancer path.
@@ -105,6 +126,27 @@ impl Probers {
         self.seen.iter().filter_map(|prober| prober.heard_until(fall)).map(past).min()
     }
 
+    /// Whether everybody whom the drain expects to hear has asked later than `since`.
+    pub(crate) fn asked_since(&self, since: Instant) -> bool {
+        self.seen.iter().filter(|prober| prober.pace_us.is_some()).all(|prober| prober.last > since)
+    }
+
+    /// What is known by `now` of those who were to hear the hard answer that is given since `since`.
+    pub(crate) fn audience(&self, since: Instant, plan: &Plan, now: Instant) -> Audience {
+        let mut audience = Audience { unnamed: self.overflowed, ..Audience::default() };
+        let refused = plan.sockets_closing == Sockets::Close;
+        for prober in &self.seen {
+            if prober.silent(now) && prober.pace_us.is_some() {
+                audience.gone = audience.gone.saturating_add(1);
+            } else if prober.known() && !prober.silent(now) {
+                let told = prober.had_its_time(since, plan, plan.fall, refused).is_some_and(|over| over <= now);
+                let count = if told { &mut audience.told } else { &mut audience.untold };
+                *count = count.saturating_add(1);
+            }
+        }
+        audience
+    }
+
     /// Notes that `address` is served a hard answer at `now`; after `fall` of them a balancer knows.
     pub(crate) fn told(&mut self, address: &str, fall: u32, now: Instant) {
         if let Some(prober) = self.named(address) {
@@ -138,10 +180,11 @@ impl Probers {
     /// it, and had its margin for the requests that were on their way; never before the plan's shortest hold. None while one that
     /// still probes was not served: only its next probe or its silence changes that.
     ///
-    /// Where nobody is known to probe, or somebody may who is not named, it takes the longest hold.
+    /// Where nobody is known to probe, or somebody may who is not named, it takes the longest hold; the shortest, if by plan nobody
+    /// is expected to.
     pub(crate) fn heard(&self, since: Instant, plan: &Plan, now: Instant) -> Option<Instant> {
-        if self.overflowed || self.listening(now).next().is_none() {
-            return Some(since.after(plan.hold_max));
+        if let Some(hold) = self.hold_of_the_unknown(plan, now) {
+            return Some(since.after(hold));
         }
         self.had_their_time(since, plan, 1, false, now)
     }
@@ -150,12 +193,22 @@ impl Probers {
     /// and had its margin; never before the plan's shortest hold nor after its longest. Whose connections are refused is served
     /// nothing more, and has the time for so many checks.
     pub(crate) fn hold_over(&self, since: Instant, plan: &Plan, now: Instant) -> Instant {
-        let longest = since.after(plan.hold_max);
-        if self.overflowed || self.listening(now).next().is_none() {
-            return longest;
+        if let Some(hold) = self.hold_of_the_unknown(plan, now) {
+            return since.after(hold);
         }
+        let longest = since.after(plan.hold_max);
         let refused = plan.sockets_closing == Sockets::Close;
         self.had_their_time(since, plan, plan.fall, refused, now).map_or(longest, |over| over.min(longest))
+    }
+
+    /// How long the hold is where it is not known whom to wait for; none where it is.
+    fn hold_of_the_unknown(&self, plan: &Plan, now: Instant) -> Option<Duration> {
+        let nobody = self.listening(now).next().is_none();
+        match plan.probers {
+            Watch::Expected | Watch::None if self.overflowed => Some(plan.hold_max),
+            Watch::Expected => nobody.then_some(plan.hold_max),
+            Watch::None => nobody.then_some(plan.hold_min),
+        }
     }
 
     /// When all who listen were told, in `answers` answers since `since`, and had their margin; none while one was not told,
@@ -170,14 +223,7 @@ impl Probers {
     ) -> Option<Instant> {
         let mut over = since.after(plan.hold_min);
         for prober in self.listening(now) {
-            let interval = prober.interval().unwrap_or_default();
-            let margin = plan.margin.max(interval);
-            match prober.told {
-                Some(told) => over = over.max(told.after(margin)),
-                None if refused => {}
-                None => return None,
-            }
-            over = over.max(since.after(interval.saturating_mul(answers).saturating_add(margin)));
+            over = over.max(prober.had_its_time(since, plan, answers, refused)?);
         }
         Some(over)
     }
@@ -206,6 +252,19 @@ impl Prober {
     /// Asked at least twice: once is a stranger passing by.
     pub fn known(&self) -> bool {
         self.asked >= 2
+    }
+
+    /// When it was told, in `answers` answers since `since`, and had its margin; none while it was not, unless its checks are
+    /// `refused` and fail without being seen here.
+    fn had_its_time(&self, since: Instant, plan: &Plan, answers: u32, refused: bool) -> Option<Instant> {
+        let interval = self.interval().unwrap_or_default();
+        let margin = plan.margin.max(interval);
+        let told = match self.told {
+            Some(told) => told.after(margin),
+            None if refused => since,
+            None => return None,
+        };
+        Some(told.max(since.after(interval.saturating_mul(answers).saturating_add(margin))))
     }
 
     fn stranger(address: String, now: Instant) -> Self {

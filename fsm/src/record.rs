@@ -4,8 +4,9 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::peer_ends::PeerEnds;
 use crate::plan::{Deflection, Plan};
-use crate::probers::Probers;
+use crate::probers::{Audience, Probers};
 use crate::state::{Closing, Draining, Open, Quest, State, StateName, Verdict};
 use crate::time::Instant;
 
@@ -33,6 +34,12 @@ pub struct Record {
     /// What came after the flip; none before it, and in a record of a module that kept no account of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aftermath: Option<Aftermath>,
+    /// Requests of the newest drain that its peers ended.
+    #[serde(default)]
+    pub peer_ends: PeerEnds,
+    /// What the probers had been told when the pod was free to leave; none before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<Audience>,
 }
 
 /// What came after the flip, which a balancer that cuts may have cut.
@@ -197,6 +204,8 @@ impl Record {
             probers: Probers::default(),
             events: Vec::new(),
             aftermath: None,
+            peer_ends: PeerEnds::default(),
+            audience: None,
         }
     }
 

@@ -3,8 +3,9 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::peer_ends::PeerEnds;
 use crate::plan::Plan;
-use crate::probers::Prober;
+use crate::probers::{Audience, Prober};
 use crate::record::{Distrust, Event, Opinion, Reading, Record, RollCall};
 use crate::registry::LedgerKind;
 use crate::state::{StateName, Verdict};
@@ -59,6 +60,12 @@ pub struct Status {
     /// before that.
     #[serde(default)]
     pub cut_at_most: Option<u64>,
+    /// Requests of this drain that its peers ended.
+    #[serde(default)]
+    pub peer_ends: PeerEnds,
+    /// What the probers had been told when the pod was free to leave.
+    #[serde(default)]
+    pub audience: Option<Audience>,
     /// What this drain does; in OPEN what a drain would do.
     pub plan: Plan,
     /// Until the drain ends, whatever is in flight.
@@ -109,6 +116,8 @@ impl Status {
             changes: record.changes,
             late: record.late(&reading),
             cut_at_most: record.cut_at_most(),
+            peer_ends: record.peer_ends,
+            audience: record.audience,
             plan: record.plan().unwrap_or(plan).clone(),
             deadline_in_ms: deadline.map(|deadline| deadline.since(now)),
             events: record.events.clone(),

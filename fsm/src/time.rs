@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// An own type, because `std::time::Instant` hides its value: two VMs of one process could not compare theirs, and a
 /// record could not hold one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Instant(u64);
 

@@ -222,7 +222,9 @@ impl Flags {
                 None => errors.push(FieldError::new(&format!("--{name}"), &text, duration::EXPECTED).to_string()),
             }
         }
-        for (name, field) in [("fall", "fall"), ("preset", "preset"), ("replay-limit", "replay_limit")] {
+        for (name, field) in
+            [("fall", "fall"), ("preset", "preset"), ("replay-limit", "replay_limit"), ("probers", "probers")]
+        {
             if let Some(text) = self.take(name) {
                 keep(&mut plan, errors, name, field, text);
             }

@@ -21,6 +21,10 @@ pub(crate) const REOPENED: u8 = 15;
 pub(crate) const ENVOY_GONE: u8 = 16;
 /// The grace period was about to end.
 pub(crate) const BUDGET_SPENT: u8 = 17;
+/// Nothing was cut here, but the pod left before every prober had been told: what its balancer still sends is lost.
+pub(crate) const UNTOLD: u8 = 18;
+/// Nothing was cut here, but nobody ever asked for health: no balancer was told.
+pub(crate) const UNWATCHED: u8 = 19;
 /// `status --verify`: a drain would not be counted whole, or not happen.
 pub(crate) const NOT_AS_IT_SHOULD_BE: u8 = 20;
 /// The arguments were not understood: `EX_USAGE` of sysexits(3).
@@ -41,7 +45,7 @@ pub(crate) const BUSY: u8 = 75;
 pub(crate) const NOT_RUNNABLE: u8 = 126;
 
 /// What `prestop` may end with, for `--help`.
-pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
+pub(crate) const OF_PRESTOP: [(u8, &str); 12] = [
     (CLEAN, "clean: nothing was cut"),
     (CUT, "the deadline (or an operator) came with requests in flight, or some came late: cut at most n"),
     (
@@ -54,6 +58,11 @@ pub(crate) const OF_PRESTOP: [(u8, &str); 10] = [
     (REOPENED, "clean, but somebody reopened the gate in between"),
     (ENVOY_GONE, "Envoy is gone: nothing listens on admin or control"),
     (BUDGET_SPENT, "budget spent: the grace period ends in a second"),
+    (UNTOLD, "nothing was cut here, but the pod left before every prober had been told; the last line says how many"),
+    (
+        UNWATCHED,
+        "nothing was cut here, but nobody asked for health, so nobody was told; --probers none where that is right",
+    ),
     (USAGE, "the arguments were not understood; the drain was carried out with defaults"),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use softclose_fsm::{DistrustReason, FaultReason, StateName, Status, Verdict};
+use softclose_fsm::{Audience, DistrustReason, FaultReason, PeerEnds, StateName, Status, Verdict, Watch};
 
 use crate::exit;
 
@@ -10,9 +10,13 @@ use crate::exit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing was cut.
-    Clean,
+    Clean(PeerEnds),
     /// Nothing was cut in the end.
-    Reopened,
+    Reopened(PeerEnds),
+    /// Nothing was cut here, but the pod left before somebody who asks was told.
+    Untold(PeerEnds, Audience),
+    /// Nothing was cut here, but nobody asked, so nobody was told.
+    Unwatched(PeerEnds),
     /// Requests were in flight when the balancer was told.
     Cut {
         /// Who told it.
@@ -81,8 +85,7 @@ impl Outcome {
         let cut = document.cut_at_most;
         match verdict {
             Verdict::Clean if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
-            Verdict::Clean if reopened => Self::Reopened,
-            Verdict::Clean => Self::Clean,
+            Verdict::Clean => Self::whole(document, reopened),
             Verdict::SecondOpinion { distrust } => {
                 // What came after that zero was counted by the same count.
                 let none_since = document.late.unwrap_or(0) == 0 && cut.unwrap_or(0) == 0;
@@ -93,8 +96,7 @@ impl Outcome {
                 Some(distrust) => Self::distrusted(distrust.reason, None, None),
                 None if *active > 0 => Self::Cut { by: "close-lb", at_most: cut.unwrap_or(peak.max(*active)) },
                 None if cut > Some(0) => Self::Late { at_most: cut.unwrap_or(0) },
-                None if reopened => Self::Reopened,
-                None => Self::Clean,
+                None => Self::whole(document, reopened),
             },
             // No end, so the exit is one.
             Verdict::HealthFirst { active } => Self::Cut { by: "the exit", at_most: document.active.max(*active) },
@@ -107,6 +109,36 @@ impl Outcome {
         }
     }
 
+    /// The same, where the gate lost its record on the way: what a clean end says is then only half of the story.
+    pub(crate) fn after_a_lost_record(self) -> Self {
+        match self {
+            Self::Clean(_) | Self::Reopened(_) | Self::Untold(..) | Self::Unwatched(_) => {
+                let reason = "the gate's record was lost in mid-drain";
+                Self::Distrusted { reason, opinion: None, at_most: None, cut_before: true }
+            }
+            Self::Cut { .. }
+            | Self::Late { .. }
+            | Self::Distrusted { .. }
+            | Self::ByStats { .. }
+            | Self::FallbackClean
+            | Self::FallbackUnknown { .. }
+            | Self::EnvoyGone { .. }
+            | Self::BudgetSpent { .. } => self,
+        }
+    }
+
+    /// No request was cut here, as far as anybody can tell; was the balancer told?
+    fn whole(document: &Status, reopened: bool) -> Self {
+        let ended = document.peer_ends;
+        match document.audience {
+            Some(audience) if audience.is_empty() && document.plan.probers == Watch::Expected => Self::Unwatched(ended),
+            Some(audience) if audience.untold > 0 || audience.unnamed => Self::Untold(ended, audience),
+            // A gate of another version keeps no account of it.
+            Some(_) | None if reopened => Self::Reopened(ended),
+            Some(_) | None => Self::Clean(ended),
+        }
+    }
+
     fn distrusted(reason: DistrustReason, opinion: Option<u64>, at_most: Option<u64>) -> Self {
         Self::Distrusted { reason: reason.as_str(), opinion, at_most, cut_before: reason.may_have_cut() }
     }
@@ -114,8 +146,10 @@ impl Outcome {
     /// Its exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Clean => exit::CLEAN,
-            Self::Reopened => exit::REOPENED,
+            Self::Clean(_) => exit::CLEAN,
+            Self::Reopened(_) => exit::REOPENED,
+            Self::Untold(..) => exit::UNTOLD,
+            Self::Unwatched(_) => exit::UNWATCHED,
             Self::Cut { .. } | Self::Late { .. } => exit::CUT,
             Self::Distrusted { .. } | Self::ByStats { .. } => exit::DISTRUSTED,
             Self::FallbackClean => exit::FALLBACK_CLEAN,
@@ -125,15 +159,19 @@ impl Outcome {
         }
     }
 
-    /// Whether the gate itself says that nothing was cut: only then is the agent's own drain, the second net, taken away.
+    /// Whether the gate itself says that nothing was cut and that the balancer knows: only then is the agent's own drain, the second
+    /// net, taken away.
     pub(crate) fn is_clean(&self) -> bool {
-        matches!(self, Self::Clean | Self::Reopened)
+        matches!(self, Self::Clean(_) | Self::Reopened(_))
     }
 
     /// How many may have been cut; none if nobody knows.
     pub(crate) fn cut_at_most(&self) -> Option<u64> {
         match self {
-            Self::Clean | Self::Reopened | Self::FallbackClean => Some(0),
+            Self::Clean(ended) | Self::Reopened(ended) | Self::Untold(ended, _) | Self::Unwatched(ended) => {
+                Some(ended.perhaps_cut)
+            }
+            Self::FallbackClean => Some(0),
             Self::Cut { at_most, .. } | Self::Late { at_most } => Some(*at_most),
             Self::Distrusted { at_most, cut_before, .. } => at_most.filter(|_| !cut_before),
             // What was last seen is no bound: more may have come since.
@@ -148,8 +186,17 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Clean => f.write_str("clean"),
-            Self::Reopened => f.write_str("clean, but somebody reopened the gate in between"),
+            Self::Clean(ended) => write!(f, "clean{}", Ended(*ended)),
+            Self::Reopened(ended) => write!(f, "clean, but somebody reopened the gate in between{}", Ended(*ended)),
+            Self::Untold(ended, audience) => {
+                let all = audience.told.saturating_add(audience.untold);
+                let unnamed = if audience.unnamed { ", and of those beyond the table" } else { "" };
+                write!(f, "left before {} of {all} probers{unnamed} had been told", audience.untold)?;
+                write!(f, ", and what their balancer still sends is lost{}", Ended(*ended))
+            }
+            Self::Unwatched(ended) => {
+                write!(f, "nobody asked this pod for health, so no balancer was told that it left{}", Ended(*ended))
+            }
             Self::Cut { by, .. } => write!(f, "{by} came with requests in flight"),
             Self::Late { .. } => {
                 f.write_str("clean when the balancer was told, but requests came before it had noticed")
@@ -182,6 +229,19 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// Requests that may have been cut by the balancer, or left by their clients.
+struct Ended(PeerEnds);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.perhaps_cut {
+            0 => Ok(()),
+            1 => f.write_str("; 1 request was ended by its client, or cut by the balancer"),
+            count => write!(f, "; {count} requests were ended by their clients, or cut by the balancer"),
+        }
+    }
+}
+
 struct LastSeen(Option<u64>);
 
 impl fmt::Display for LastSeen {
@@ -193,7 +253,8 @@ impl fmt::Display for LastSeen {
 #[cfg(test)]
 mod tests {
     use softclose_fsm::{
-        Distrust, DistrustReason, FaultReason, Instant, Plan, Preset, Reading, Record, RollCall, Status, Verdict,
+        Audience, Distrust, DistrustReason, FaultReason, Instant, PeerEnds, Plan, Preset, Reading, Record, RollCall,
+        Status, Verdict, Watch,
     };
 
     use super::Outcome;
@@ -272,5 +333,46 @@ mod tests {
     #[test]
     fn without_a_document_or_a_verdict_nothing_is_called_clean() {
         assert_eq!(Outcome::of(None, 0, false).code(), 11);
+    }
+
+    /// How a clean end is called with that audience and those ends, by a plan that expects probers or not.
+    fn watched(audience: Audience, probers: Watch, ended: PeerEnds, reopened: bool) -> (u8, Option<u64>, String) {
+        let now = Instant::from_micros(1);
+        let roll_call = RollCall { answered: 1, expected: 1, newcomers: 0 };
+        let reading = Reading { blind: false, admitted: 0, active: 0, roll_call };
+        let plan = Plan { probers, ..Plan::preset(Preset::Haproxy) };
+        let document = Status::of(&Record::open(now), reading, now, &plan, softclose_fsm::LedgerKind::Gauge, 0);
+        let (verdict, audience) = (Some(Verdict::Clean), Some(audience));
+        let outcome = Outcome::of(Some(&Status { verdict, audience, peer_ends: ended, ..document }), 0, reopened);
+        assert_eq!(outcome.is_clean(), [0, 15].contains(&outcome.code()), "{outcome}");
+        (outcome.code(), outcome.cut_at_most(), outcome.to_string())
+    }
+
+    #[test]
+    fn clean_is_said_only_where_every_prober_was_told_or_none_was_expected() {
+        let (none, all) = (PeerEnds::default(), Audience { told: 2, ..Audience::default() });
+        assert_eq!(watched(all, Watch::Expected, none, false), (0, Some(0), "clean".to_owned()));
+        assert_eq!(watched(all, Watch::Expected, none, true).0, 15);
+        let untold = Audience { untold: 1, ..all };
+        for (reopened, probers) in [(false, Watch::Expected), (true, Watch::Expected), (false, Watch::None)] {
+            let (code, at_most, said) = watched(untold, probers, none, reopened);
+            assert_eq!((code, at_most), (18, Some(0)), "whoever asks is to be told, expected or not");
+            assert!(said.starts_with("left before 1 of 3 probers had been told"), "{said}");
+        }
+        assert_eq!(watched(Audience { unnamed: true, ..all }, Watch::Expected, none, false).0, 18);
+        assert_eq!(watched(Audience::default(), Watch::Expected, none, false).0, 19);
+        assert_eq!(watched(Audience::default(), Watch::Expected, none, true).0, 19);
+        assert_eq!(watched(Audience::default(), Watch::None, none, false).0, 0);
+        let gone = Audience { gone: 1, ..Audience::default() };
+        assert_eq!(watched(gone, Watch::Expected, none, false).0, 0, "nobody is there any more to be told");
+    }
+
+    #[test]
+    fn a_request_that_its_peer_ended_is_named_and_bounds_what_was_cut() {
+        let mut ended = PeerEnds::default();
+        (ended.all, ended.perhaps_cut) = (3, 1);
+        let (code, at_most, said) = watched(Audience { told: 1, ..Audience::default() }, Watch::Expected, ended, false);
+        assert_eq!((code, at_most), (0, Some(1)));
+        assert_eq!(said, "clean; 1 request was ended by its client, or cut by the balancer");
     }
 }

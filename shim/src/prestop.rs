@@ -20,8 +20,8 @@ mod wait;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use softclose_fsm::{DistrustReason, StateName};
+use serde_json::{Value, json};
+use softclose_fsm::{Audience, DistrustReason, StateName};
 
 use crate::admin::{Admin, AdminError, agent_drained};
 use crate::args::Options;
@@ -106,10 +106,16 @@ struct Seen {
     active: Option<u64>,
     /// The most in flight since the balancer was told.
     peak: u64,
+    /// What the probers had been told when the pod was free to leave.
+    audience: Option<Audience>,
+    /// Requests of this drain that whoever asked has ended.
+    ended_by_peers: u64,
     /// The number of the drain that we wait for.
     drains: u64,
     /// The newest change that the gate has told us of; none if it numbers them not, or not for us.
     changes: Option<u64>,
+    /// The gate lost its record on the way.
+    record_lost: bool,
     /// Times that somebody reopened the gate on the way.
     reopened: u32,
     /// What Envoy's own counters last said: how many requests that can be.
@@ -181,7 +187,8 @@ impl Prestop {
         self.start_envoy_drain()?;
         let own_deadline = self.drain()?;
         let answer = self.wait(own_deadline)?;
-        Ok(Outcome::of(answer.document.as_deref(), self.seen.peak, self.seen.reopened > 0))
+        let outcome = Outcome::of(answer.document.as_deref(), self.seen.peak, self.seen.reopened > 0);
+        Ok(if self.seen.record_lost { outcome.after_a_lost_record() } else { outcome })
     }
 
     fn finish(&mut self, outcome: &Outcome) -> u8 {
@@ -201,7 +208,18 @@ impl Prestop {
         };
         let level = if code == exit::CLEAN { Level::Info } else { Level::Error };
         let at_most = outcome.cut_at_most().map_or(Value::Null, Value::from);
-        let fields = [("exit", Value::from(code)), ("cut_at_most", at_most)];
+        let audience = self.seen.audience;
+        let told = audience.map_or(
+            Value::Null,
+            |audience| json!({"told": audience.told, "untold": audience.untold, "gone": audience.gone}),
+        );
+        let ended = Value::from(self.seen.ended_by_peers);
+        let fields =
+            [("exit", Value::from(code)), ("cut_at_most", at_most), ("probers", told), ("ended_by_peers", ended)];
+        let cut = match audience.filter(|audience| !audience.is_empty() && outcome.is_clean()) {
+            Some(Audience { told, gone, .. }) => format!("{} told{}; {cut}", probers(told), gone_too(gone)),
+            None => cut,
+        };
         self.log.line(level, &format!("done: {outcome}; {cut}; exit code {code}{usage}"), &fields);
         code
     }
@@ -306,6 +324,14 @@ impl Prestop {
     fn last_seen(&self) -> Option<u64> {
         self.seen.active.or(self.seen.counted)
     }
+}
+
+fn probers(count: u32) -> String {
+    if count == 1 { "1 prober was".to_owned() } else { format!("{count} probers were") }
+}
+
+fn gone_too(count: u32) -> String {
+    if count == 0 { String::new() } else { format!(", {count} stopped asking") }
 }
 
 fn absence(trouble: Trouble) -> link::Absence {

@@ -96,3 +96,22 @@ fn a_balancer_that_was_unheard_makes_no_zero_clean_and_says_that_the_number_is_n
     assert!(ended.summary().contains(so), "{ended:#?}");
     assert!(pod.agent.untouched());
 }
+
+#[test]
+fn a_record_that_is_lost_in_mid_drain_or_in_the_hold_is_drained_again_and_not_called_clean() {
+    for lost_in in [StateName::Draining, StateName::Closing] {
+        let pod = Pod::new();
+        pod.gate.set_active(1);
+        let running = pod.prestop("30s", &["--hold-max", "2s"]);
+        wait_until("it waits", || pod.gate.seen("/wait?for=closing") >= 1);
+        if lost_in == StateName::Closing {
+            pod.gate.set_active(0);
+        }
+        wait_until("it comes there", || pod.gate.state() == lost_in);
+        pod.gate.lose_record();
+        wait_until("it drains again", || pod.gate.seen("POST /drain?") == 2);
+        pod.gate.set_active(0);
+        let said = ["lost its record", "the gate's record was lost in mid-drain", "exit code 11"];
+        running.end().expect(11, &said);
+    }
+}

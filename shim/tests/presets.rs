@@ -132,7 +132,10 @@ fn requests_that_came_and_went_before_the_balancer_can_have_noticed_are_clean() 
 /// A drain for a retrying balancer, past its flip: the gate's metrics are in Envoy's stats, and Envoy's sockets have been closed.
 fn retrying(pod: &Pod) -> Running {
     pod.admin.set_gate_stats(2, 0, 0);
-    let running = pod.prestop("30s", &["--preset", "haproxy-retry", "--hold-max", "5s"]);
+    // Somebody who has asked twice is known, and his checks have been refused for long enough after the margin.
+    probe(pod);
+    probe(pod);
+    let running = pod.prestop("30s", &["--preset", "haproxy-retry", "--margin", "5s"]);
     let closed = || pod.admin.posts().last().is_some_and(|last| last == "POST /drain_listeners");
     wait_until("the sockets are closed", closed);
     running

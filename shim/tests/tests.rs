@@ -6,6 +6,7 @@
     reason = "clippy.toml relaxes test functions, not their helpers"
 )]
 
+mod audience;
 mod commands;
 mod distrust;
 mod empty_root;

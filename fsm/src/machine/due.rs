@@ -2,6 +2,7 @@
 
 use crate::CONFIRM;
 use crate::plan::{Plan, Sockets};
+use crate::probers::Audience;
 use crate::record::{Aftermath, Record};
 use crate::registry::ROLL_CALL_WAIT;
 use crate::state::{Closing, Fault, State, StateName};
@@ -37,6 +38,23 @@ impl Record {
             State::Draining(draining) => self.probers.unheard_from(draining.plan.fall),
             State::Open(_) | State::Closing(_) | State::Closed(_) | State::Fault(_) => None,
         }
+    }
+
+    /// Whether whoever the drain expects to hear has asked since a peer ended a request. A balancer that has cut it may have forgotten
+    /// this server as well, and then asks no more.
+    pub(super) fn zero_is_confirmed(&self) -> bool {
+        self.peer_ends.last.is_none_or(|ended| self.probers.asked_since(ended))
+    }
+
+    /// What the probers have been told by `now`, since health is 503; none before.
+    pub(super) fn audience_now(&self, now: Instant) -> Option<Audience> {
+        let since = match &self.state {
+            State::Open(_) | State::Draining(_) => return None,
+            State::Closing(closing) => closing.since,
+            State::Closed(_) => return self.audience,
+            State::Fault(fault) => fault.hold_since(),
+        };
+        Some(self.probers.audience(since, self.plan()?, now))
     }
 
     /// When a zero that began at `zero_since` is taken for idle; past the deadline (`due`) at once.

@@ -8,16 +8,22 @@ use crate::state::{Quest, StateName};
 
 impl Next {
     pub(super) fn probe(&mut self, probe: &Probe) -> Reply {
-        let answer = self.record.answer(probe.path);
         if probe.path == Path::Readiness {
-            return Reply::Answer(answer);
+            return Reply::Answer(self.record.answer(probe.path));
         }
+        if let Some(prober) = &probe.prober {
+            self.record.probers.asked(prober, self.now);
+            if self.record.peer_ends.last.is_some() && self.record.state.name() == StateName::Draining {
+                // This may be the question that a zero has waited for; then its answer is 503 already.
+                self.settle();
+            }
+        }
+        let answer = self.record.answer(probe.path);
         let (draining, plan) = (answer.state == StateName::Draining, self.record.plan());
         let soft = draining && plan.is_some_and(|plan| plan.soft_status.is_some());
         let hard = !draining && answer.status == 503;
         if let Some(prober) = &probe.prober {
             let fall = plan.map_or(u32::MAX, |plan| plan.fall);
-            self.record.probers.asked(prober, self.now);
             if hard {
                 self.record.probers.told(prober, fall, self.now);
             }
@@ -35,6 +41,15 @@ impl Next {
             self.effects.push(Effect::Count(Counter::SoftAnswers));
         }
         Reply::Answer(answer)
+    }
+
+    /// Several that end in one instant are a balancer that cut; one alone waits for the balancer's next question.
+    pub(super) fn peer_ended(&mut self) -> Reply {
+        self.record.peer_ends.add(self.reading.active, self.now);
+        if self.record.peer_ends.look_like_a_cut() {
+            return self.distrust(DistrustReason::Aborted);
+        }
+        Reply::Noted
     }
 
     pub(super) fn envoy_drain_started(&mut self) -> Reply {

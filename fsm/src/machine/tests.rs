@@ -21,6 +21,7 @@ use crate::time::Instant;
 
 mod doubt;
 mod order;
+mod peers;
 // Random inputs stay native: their crate asks the system for randomness.
 #[cfg(not(target_arch = "wasm32"))]
 mod properties;

@@ -138,6 +138,7 @@ fn names_statuses_and_bodies_are_bounded_and_named() {
         ("arrivals", "no", "one of serve, refuse"),
         ("arrivals_closing", "", "one of serve, refuse"),
         ("sockets_closing", "open", "one of keep, close"),
+        ("probers", "0", "one of expected, none"),
         ("soft_status", "199", "a whole number from 200 to 599 or none"),
         ("soft_status", "600", "a whole number from 200 to 599 or none"),
         ("soft_status", "None", "a whole number from 200 to 599 or none"),

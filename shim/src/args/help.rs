@@ -90,6 +90,8 @@ const PLAN_FLAGS: &str =
   --margin DURATION     added to that; the learnt check interval where it is longer     (500ms, at most 60s)
   --hold-min DURATION   the shortest 503 before the pod may leave                       (0s, at most 600s)
   --hold-max DURATION   the longest                                                     (10s, at most 600s)
+  --probers NAME        expected; or none, where no balancer asks for health: then a drain that nobody watched is
+                        clean, and nobody is waited for                                 (expected)
   --replay-limit BYTES  haproxy-retry: the longest body that the balancer replays       (8192, at most 16777216)
 ";
 

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use softclose_fsm::{Sockets, StateName, Status, Verdict};
+use softclose_fsm::{Audience, Prober, Sockets, StateName, Status, Verdict};
 
 use crate::admin::AdminError;
 use crate::control::Answer;
@@ -63,6 +63,8 @@ impl Prestop {
             state: StateName::Closed,
             may_exit: true,
             late: stats.late,
+            // Nobody is seen to ask any more; whom nobody knew before was told nothing.
+            audience: Some(Audience::default()).filter(|_| !document.probers.iter().any(Prober::known)),
             cut_at_most: stats.cut_at_most.max(document.cut_at_most),
             ..document.clone()
         };

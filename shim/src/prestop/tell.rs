@@ -56,6 +56,8 @@ impl Prestop {
             self.reopened("the gate was reopened, and drained again by somebody else: joining that drain");
         }
         self.seen.active = Some(document.active);
+        self.seen.audience = document.audience;
+        self.seen.ended_by_peers = document.peer_ends.all;
         let health_first = is_health_first(document);
         self.seen.waits_for_zero = document.state == StateName::Draining || health_first;
         match document.state {

@@ -49,6 +49,7 @@ impl Prestop {
             let Some(answer) = self.attempt("GET", &target, slice + LATE)? else { continue };
             match answer.status {
                 409 => {
+                    self.look_for_a_lost_record(&answer);
                     own_deadline = self.drain_again()?;
                     until = Until::Closing;
                     closed_lb = false;
@@ -121,6 +122,16 @@ impl Prestop {
             self.log.warn(&format!("POST /close-lb answered {}: {}", answer.status, answer.reason()), &[]);
         }
         Ok(true)
+    }
+
+    /// A gate that counts its drains anew has lost its record (a push of another `vm_id` begins with nothing): what it knew of the
+    /// drain so far is gone, and for a while health was 200.
+    fn look_for_a_lost_record(&mut self, answer: &Answer) {
+        if answer.document.as_ref().is_some_and(|document| document.drains < self.seen.drains) {
+            self.seen.record_lost = true;
+            let lost = "the gate has lost its record of this drain: another vm_id was pushed?";
+            self.log.line(Level::Error, lost, &[]);
+        }
     }
 
     /// Somebody reopened the gate in mid-wait. The pod is leaving all the same.

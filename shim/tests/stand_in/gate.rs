@@ -30,13 +30,17 @@ struct World {
     /// Requests let in since the first drain.
     admitted: u64,
     plan: Plan,
+    /// Most tests have nobody who asks for health, and are about other things: then it is a gate that keeps no account of whom it
+    /// told.
+    says_who_was_told: bool,
 }
 
 impl Gate {
     pub(crate) fn start(ip: &str) -> Self {
         let epoch = Instant::now();
         let record = Record::open(softclose_fsm::Instant::from_micros(0));
-        let world = World { epoch, record, active: 0, admitted: 0, plan: Plan::preset(Preset::Haproxy) };
+        let plan = Plan::preset(Preset::Haproxy);
+        let world = World { epoch, record, active: 0, admitted: 0, plan, says_who_was_told: false };
         let shared = Arc::new(Shared { world: Mutex::new(world), moved: Condvar::new(), scripted: Mutex::default() });
         let answering = Arc::clone(&shared);
         let server = Server::start(ip, move |request| {
@@ -53,6 +57,19 @@ impl Gate {
 
     pub(crate) fn admit(&self, requests: u64) {
         self.shared.world().admitted += requests;
+    }
+
+    /// The shared record is gone, as after a push of another `vm_id`.
+    pub(crate) fn lose_record(&self) {
+        let mut world = self.shared.world();
+        world.record = Record::open(handle(&mut *world, &Input::Tick).now);
+        drop(world);
+        self.shared.moved.notify_all();
+    }
+
+    /// From now on the gate says whom it told.
+    pub(crate) fn say_who_was_told(&self) {
+        self.shared.world().says_who_was_told = true;
     }
 
     pub(crate) fn distrust(&self, reason: DistrustReason) {
@@ -160,7 +177,9 @@ impl Shared {
 
 impl World {
     fn status(&self, handled: &Handled) -> Status {
-        Status::of(&handled.record, handled.reading, handled.now, &self.plan, softclose_fsm::LedgerKind::Gauge, 7)
+        let ledger = softclose_fsm::LedgerKind::Gauge;
+        let status = Status::of(&handled.record, handled.reading, handled.now, &self.plan, ledger, 7);
+        Status { audience: status.audience.filter(|_| self.says_who_was_told), ..status }
     }
 }
 
