@@ -15,6 +15,7 @@ mod paces;
 mod pushes;
 pub(crate) mod scene;
 mod streams;
+mod told;
 pub(crate) mod traps;
 mod verify;
 mod window;
@@ -71,6 +72,13 @@ const CASES: &[Case<()>] = &[
     case!("hold-one-comes-late", QUICK, hold::one_comes_late),
     case!("hold-a-stranger", QUICK, hold::a_stranger),
     case!("hold-nobody", FULL, hold::nobody),
+    case!("R75-maintenance-cuts-two", QUICK, told::maintenance_cuts, 2),
+    case!("R75-maintenance-cuts-one", FULL, told::maintenance_cuts, 1),
+    case!("R75-nobody-cuts", FULL, told::nobody_cuts),
+    case!("R80-nobody-asks", QUICK, told::nobody_asks, &["--hold-max", "1s"], 19, "nobody asked this pod for health"),
+    case!("R80-nobody-is-expected", FULL, told::nobody_asks, &["--probers", "none"], 0, "done: clean; cut at most 0"),
+    case!("R81-hold-too-short", QUICK, told::slow_checks, "3s", false),
+    case!("R81-hold-long-enough", FULL, told::slow_checks, "20s", true),
     case!("R69-abort-matrix", QUICK, counting::abort_matrix),
     case!("R69-aborts-while-draining", QUICK, counting::aborts_while_draining),
     case!("R70-access-log-flush", QUICK, counting::access_log_flush),

@@ -70,6 +70,11 @@ impl Balancer {
         self.api.server("gw").await
     }
 
+    /// One command at its runtime API.
+    pub(crate) async fn command(&self, command: &str) -> Result<()> {
+        self.api.ask(command).await.map(drop)
+    }
+
     /// Waits until its word for the gateway begins so; when that was seen.
     pub(crate) async fn says(&self, word: &str) -> Result<Instant> {
         let seen = async || self.server().await.ok().filter(|server| server.status.starts_with(word));

@@ -3,7 +3,7 @@
 
 use std::net::Ipv6Addr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,6 +22,9 @@ use crate::istio::{HOSTS, TCP, TLS, validated};
 use crate::manifest::Overrides;
 use crate::process::{Process, last_words};
 use crate::{topology, wait};
+
+/// Longer than what a balancer's cut ends together.
+const APART: Duration = Duration::from_millis(100);
 
 pub(crate) async fn gateway(scene: &mut Scene, variant: Variant) -> Result<()> {
     let overrides = Overrides { deployed: Deployed { variant, istio: true }, ..Overrides::default() };
@@ -54,8 +57,13 @@ pub(crate) async fn gateway(scene: &mut Scene, variant: Variant) -> Result<()> {
     let drained = wait::until("the gate drains", LIMIT, draining).await;
     scene.check(drained.is_ok(), "the shipped preStop command drains, and health stays 200", scene.health().await);
     drop(tcp);
+    // One after the other: several that end in one instant are a balancer that cuts.
+    let mut left = 4;
     for mut client in tls {
         client.kill().await?;
+        left -= 1;
+        gauge_reads(scene, left, "a client leaves").await;
+        wait::pace_until(Instant::now() + APART).await;
     }
     drop(plain);
     let code = hook.exit(Duration::from_secs(30)).await.and_then(|status| status.code());
