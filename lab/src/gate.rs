@@ -1,10 +1,10 @@
 //! The gate of a running gateway, spoken to as an operator would.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ground::Ground;
 use crate::http::{Answer, Client, Failure};
@@ -71,25 +71,39 @@ pub(crate) fn health_word(answer: &Result<Answer, Failure>) -> String {
 
 /// Requests held in flight straight at the traffic listener, each on a connection of its own.
 pub(crate) struct Held {
-    // Given up when dropped.
-    _requests: JoinSet<()>,
+    // Given up when dropped, all at once: as a balancer does that cuts.
+    requests: JoinSet<()>,
+    clients: Vec<AbortHandle>,
 }
+
+/// Between two clients that leave by themselves: longer than what a balancer's cut ends together.
+pub(crate) const APART: Duration = Duration::from_millis(100);
 
 impl Held {
     /// Starts `count` requests and waits until the application runs all of them.
     pub(crate) async fn start(ground: &Ground, count: usize, seconds: f64) -> Result<Self> {
         let client = Client::new(topology::OPERATOR, Duration::from_secs_f64(seconds + 30.0));
         let before = ground.backend.running();
-        let mut held = JoinSet::new();
+        let (mut held, mut clients) = (JoinSet::new(), Vec::new());
         for _ in 0..count {
-            held.spawn(async move {
+            let waiting = held.spawn(async move {
                 let path = format!("/sleep?seconds={seconds}");
                 // Whoever holds requests drops them before they are answered.
                 let _unanswered = client.get(topology::local(topology::TRAFFIC), &path).await;
             });
+            clients.push(waiting);
         }
         let running = async || (ground.backend.running() == before + count).then_some(());
         wait::until("the application runs the held requests", Duration::from_secs(10), running).await?;
-        Ok(Self { _requests: held })
+        Ok(Self { requests: held, clients })
+    }
+
+    /// The clients leave, one after the other.
+    pub(crate) async fn leave(mut self) {
+        for client in self.clients.drain(..) {
+            client.abort();
+            wait::pace_until(Instant::now() + APART).await;
+        }
+        self.requests.shutdown().await;
     }
 }

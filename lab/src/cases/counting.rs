@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cases::odd::{self, Odd};
 use crate::cases::scene::{LIMIT, Maybe, Scene, client, field};
 use crate::cases::wire::{self, Wire, exchange, status};
-use crate::gate::{Held, number, text};
+use crate::gate::{APART, Held, number, text};
 use crate::ground::Options;
 use crate::http::AbortOnDrop;
 use crate::manifest::{Overrides, at};
@@ -127,8 +127,10 @@ pub(crate) async fn aborts_while_draining(scene: &mut Scene) -> Result<()> {
     scene.gate.command("/drain?settle_ms=0&deadline_ms=60000").await?;
     drop(waiting);
     scene.counts(2, "one went away").await?;
+    wait::pace_until(Instant::now() + APART).await;
     upload.reset()?;
     scene.counts(1, "one sent RST").await?;
+    wait::pace_until(Instant::now() + APART).await;
     stream.reset_h2_stream().await?;
     let status = scene.reaches("CLOSING", Duration::from_secs(5), "one sent RST_STREAM").await?;
     scene.check(text(&status, "/verdict") == "clean", "and it is clean", field(&status, "/verdict"));
@@ -260,7 +262,7 @@ async fn counts_and_drains(scene: &mut Scene) -> Result<()> {
     wait::pace_until(Instant::now() + Duration::from_millis(2500)).await;
     let health = scene.health().await;
     scene.check(health == "200 DRAINING", "the drain waits for them", health);
-    drop(held);
+    held.leave().await;
     let status = scene.reaches("CLOSING", Duration::from_secs(5), "they ended").await?;
     scene.check(text(&status, "/verdict") == "clean", "and it is clean", field(&status, "/verdict"));
     scene.counts(0, "at the end").await

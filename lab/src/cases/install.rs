@@ -192,7 +192,7 @@ pub(crate) async fn stand_in_for_count(scene: &mut Scene) -> Result<()> {
     scene.check(word == "200 DRAINING", "nobody counts is not idle: the drain is distrusted, health stays 200", seen);
     taken(scene, "softclose-count", &original).await?;
     flows(scene, "the module again").await;
-    drop(held);
+    held.leave().await;
     Ok(())
 }
 
@@ -279,11 +279,13 @@ pub(crate) async fn updated_and_rolled_back(scene: &mut Scene) -> Result<()> {
     }
     scene.counts(6, "begun on three builds").await?;
     scene.gate.command("/drain?settle_ms=0&deadline_ms=60000").await?;
-    drop(held);
+    for held in held {
+        held.leave().await;
+    }
     scene.counts(2, "those of the first build").await?;
     let word = scene.health().await;
     scene.check(word == "200 DRAINING", "still waited for", word);
-    drop(first);
+    first.leave().await;
     let document = scene.reaches("CLOSING", Duration::from_secs(5), "all ended").await?;
     scene.check(field(&document, "/verdict") == "\"clean\"", "clean", field(&document, "/verdict"));
     Ok(())
@@ -317,7 +319,7 @@ async fn counts_and_drains(scene: &mut Scene) -> Result<()> {
     let held = Held::start(scene.ground()?, 4, 60.0).await?;
     scene.counts(4, "held").await?;
     scene.gate.command("/drain?settle_ms=0&deadline_ms=60000").await?;
-    drop(held);
+    held.leave().await;
     let document = scene.reaches("CLOSING", Duration::from_secs(5), "the drain").await?;
     scene.check(field(&document, "/verdict") == "\"clean\"", "clean", field(&document, "/verdict"));
     Ok(())

@@ -16,15 +16,12 @@ use crate::curl::Protocol;
 use crate::deployed::{Deployed, SOCKET, Variant};
 use crate::envoy::Admin;
 use crate::foreign::CURL;
-use crate::gate::Held;
+use crate::gate::{APART, Held};
 use crate::ground::Options;
 use crate::istio::{HOSTS, TCP, TLS, validated};
 use crate::manifest::Overrides;
 use crate::process::{Process, last_words};
 use crate::{topology, wait};
-
-/// Longer than what a balancer's cut ends together.
-const APART: Duration = Duration::from_millis(100);
 
 pub(crate) async fn gateway(scene: &mut Scene, variant: Variant) -> Result<()> {
     let overrides = Overrides { deployed: Deployed { variant, istio: true }, ..Overrides::default() };

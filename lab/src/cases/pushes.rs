@@ -52,7 +52,7 @@ pub(crate) async fn push(scene: &mut Scene, role: &str, part: Part) -> Result<()
     let word = scene.health().await;
     scene.check(word == "200 DRAINING", "nothing flips early in mid-drain", word);
     scene.counts(u64::try_from(HELD)?, "still held in mid-drain").await?;
-    drop(held);
+    held.leave().await;
     scene.counts(0, "all ended").await?;
     let answer = waiter.await?;
     let seen = format!("{} after {:.2} s", answer.0, answer.1.as_secs_f64());
