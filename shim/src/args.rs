@@ -61,6 +61,8 @@ pub(crate) struct Options {
     pub(crate) form: Form,
     /// Where a copy of the log goes.
     pub(crate) log_also: Option<String>,
+    /// The file of the container's termination message, for the last line.
+    pub(crate) termination_log: Option<String>,
     /// What was not understood. It never prevents the drain.
     pub(crate) errors: Vec<String>,
 }
@@ -106,6 +108,8 @@ const AGENT_PORT: u16 = 15020;
 const CONTROL_PORT: u16 = 18181;
 /// The output of the container's first process: what `kubectl logs` shows.
 const CONTAINER_LOG: &str = "/proc/1/fd/1";
+/// Kubernetes' default for terminationMessagePath.
+const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// What `args`, without the program's name, come to.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
@@ -271,6 +275,8 @@ impl Options {
             plan: flags.plan(&mut errors, false),
             form: flags.value(&mut errors, "log", "text or json", Form::Text, form),
             log_also: Some(flags.take("log-also").unwrap_or_else(|| CONTAINER_LOG.to_owned()))
+                .filter(|path| path != "none"),
+            termination_log: Some(flags.take("termination-log").unwrap_or_else(|| TERMINATION_LOG.to_owned()))
                 .filter(|path| path != "none"),
             errors: Vec::new(),
         };

@@ -220,7 +220,11 @@ impl Prestop {
             Some(Audience { told, gone, .. }) => format!("{} told{}; {cut}", probers(told), gone_too(gone)),
             None => cut,
         };
-        self.log.line(level, &format!("done: {outcome}; {cut}; exit code {code}{usage}"), &fields);
+        let done = format!("done: {outcome}; {cut}; exit code {code}{usage}");
+        self.log.line(level, &done, &fields);
+        if let Some(path) = &self.options.termination_log {
+            self.log.last_words(path, &done);
+        }
         code
     }
 

@@ -9,7 +9,7 @@ mod report;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use softclose_fsm::{LedgerKind, StateName};
+use softclose_fsm::{LedgerKind, Prober, StateName, Watch};
 
 use crate::address::Address;
 use crate::admin::{Admin, AdminError};
@@ -123,6 +123,13 @@ fn of_the_gate(place: &str, answer: &Answer, workers: u32, report: &mut Report) 
     }
     if answer.state != StateName::Open {
         report.hints.push(format!("a drain is under way, or over: the gate is {}", answer.state));
+    }
+    if !status.probers.iter().any(Prober::known) && status.plan.probers == Watch::Expected {
+        report.hints.push(
+            "nobody has asked for health twice: does the balancer check this port? A drain that nobody watched ends with exit code \
+             19; --probers none where there is no such balancer"
+                .to_owned(),
+        );
     }
     if let Some(distrust) = status.distrust {
         report.wrong.push(format!("the count is not believed: {}", distrust.reason.as_str()));

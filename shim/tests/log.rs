@@ -59,3 +59,14 @@ fn a_second_place_that_nobody_reads_or_that_is_not_there_holds_nothing_up() {
     fs::remove_file(&path).unwrap();
     Pod::new().prestop("30s", &["--log-also", "/proc/1/nothing/here"]).end().expect(0, &["done: clean"]);
 }
+
+#[test]
+fn the_last_line_becomes_the_container_s_termination_message_where_there_is_such_a_file() {
+    let (there, missing) = (path("termination-log"), path("missing"));
+    std::fs::write(&there, "something older and longer than what replaces it, ".repeat(10)).unwrap();
+    for path in [&there, &missing] {
+        Pod::new().prestop("30s", &["--termination-log", path.to_str().unwrap()]).end().expect(0, &[]);
+    }
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "softclose: done: clean; cut at most 0; exit code 0\n");
+    assert!(!missing.exists(), "it is kubelet's to make");
+}

@@ -104,6 +104,7 @@ const PRESTOP_LOG: &str = "
 flags of the log:
   --log text|json       the form of the lines                                           (text)
   --log-also PATH       a second place for them; none: nowhere                          (/proc/1/fd/1)
+  --termination-log PATH  the last line goes there too, if the file exists; none: not   (/dev/termination-log)
 
 A mistake in a flag never prevents the drain: it is reported, the default is used, and the exit code is 64.
 ";
